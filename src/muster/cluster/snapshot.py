@@ -123,6 +123,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
     unreported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
+    # Of the newest report of the runtime, as far as records follow it: their changes and missing nodes.
+    report_version: int = -1
     # Machines that may still be listed, by record and attempt: they count against limits until then.
     unclear_launches: Mapping[str, UnclearLaunch] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.

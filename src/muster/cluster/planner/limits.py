@@ -37,13 +37,13 @@ def resolve_limits(request: PackRequest) -> LimitedCluster:
     """Removes outdated nodes, caps each type and the cluster, and buys what minimums lack."""
     types = {offer.node_type.name: offer.node_type for offer in request.offers}
     removals: list[Removal] = []
-    groups = _current(request, types, removals)
+    groups, staying = _current(request, types, removals)
     _cap_types(groups, types, removals)
     survivors = _cap_cluster(groups, request.max_nodes, removals)
     live = {name: len(group) for name, group in groups.items()}
     if survivors is not None:
         live = Counter(node.node_type for node in survivors)
-    offers, room = _rooms(request, live)
+    offers, room = _rooms(request, live, staying)
     offers = with_choices_left(
         offers, chain.from_iterable(groups.values()) if survivors is None else survivors, request
     )
@@ -80,17 +80,21 @@ def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0)
     )
 
 
-def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]) -> Groups:
+def _current(
+    request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]
+) -> tuple[Groups, int]:
     """Returns the nodes by type, without those whose type is gone or (when checked) changed since launch.
 
-    A node of a type that is gone stays until it is idle, but takes no demand.
+    A node of a type that is gone stays until it is idle, but takes no demand; the number of these is second.
     """
     groups: Groups = {}
+    staying = 0
     is_checked = request.check_launch_hash
     for node in request.nodes:
         known = types.get(node.node_type)
         is_replaced = known is None or (is_checked and _is_outdated(node, known))
         if is_replaced and node.kind is not NodeKind.HEAD:
+            staying += known is None and node.runs
             if known is not None or not node.runs or node.idle_s > 0:
                 removals.append(_replaced(node, known, is_checked))
             continue
@@ -99,7 +103,7 @@ def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list
             groups[node.node_type] = [node]
         else:
             group.append(node)
-    return groups
+    return groups, staying
 
 
 def _is_outdated(node: PackNode, known: NodeType) -> bool:
@@ -161,8 +165,13 @@ def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], lis
     return ranked[:excess], ranked[excess:] + heads
 
 
-def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOffer, ...], int | None]:
-    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count."""
+def _rooms(
+    request: PackRequest, live: Mapping[str, int], staying: int
+) -> tuple[tuple[TypeOffer, ...], int | None]:
+    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count.
+
+    So do the `staying` ones, of types that are gone: they run until they are idle, and cost as much.
+    """
     leaving = request.leaving
     offers = tuple(
         _with_room(offer, live.get(offer.node_type.name, 0) + leaving.get(offer.node_type.name, 0))
@@ -170,9 +179,6 @@ def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOff
     )
     rooms = [] if request.most_new is None else [request.most_new]
     if request.max_nodes is not None:
-        known = {offer.node_type.name for offer in request.offers} | live.keys()
-        # Of types that are gone: they run until they are idle, and cost as much as the others.
-        staying = sum(node.runs and node.node_type not in known for node in request.nodes)
         rooms.append(max(0, request.max_nodes - sum(live.values()) - sum(leaving.values()) - staying))
     return offers, min(rooms, default=None)
 
@@ -217,8 +223,11 @@ def _new_node(of: NodeType) -> PackNode:
     )
 
 
-# Least advanced first: these have cost the least. REQUESTED is absent: a launch under way cannot be undone.
-UNDOABLE = (InstanceState.QUEUED, InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
+_S = InstanceState
+# Least advanced first: these have cost the least. A launch under way cannot be undone, but is not repeated.
+COMING = (_S.QUEUED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.REQUESTED)
+_WISHED = (_S.QUEUED, _S.REQUESTED)
+_WISHED_S = 30.0  # nothing was launched yet for a QUEUED one: once unneeded for so long it is withdrawn
 
 Since = Mapping[str, tuple[float, ...]]
 
@@ -283,18 +292,17 @@ def _pending(
 
     The oldest times go to the least advanced machines.
     """
-    if request.pending_idle_s is None or request.pending_idle_s < 0:
-        return {}, []
+    states = _WISHED if _longest_s(request) is None else COMING
     unneeded: dict[str, list[PackNode]] = {}
-    for node in nodes:
-        if node.state in UNDOABLE and node.key and node.key not in needed and node.kind is not NodeKind.HEAD:
+    for node in [node for node in nodes if node.state is not _S.RAY_RUNNING]:
+        if node.state in states and node.key and node.key not in needed and node.kind is not NodeKind.HEAD:
             unneeded.setdefault(node.node_type, []).append(node)
     since: dict[str, tuple[float, ...]] = {}
     waiting: list[PackNode] = []
     for name, group in unneeded.items():
         known = request.pending_idle.get(name, ())[: len(group)]
         since[name] = known + (request.now,) * (len(group) - len(known))
-        group.sort(key=lambda node: UNDOABLE.index(node.state))
+        group.sort(key=lambda node: COMING.index(node.state))
         waiting += [
             replace(node, idle_s=request.now - at) for node, at in zip(group, since[name], strict=True)
         ]
@@ -302,7 +310,15 @@ def _pending(
 
 
 def _waited_too_long(node: PackNode, request: PackRequest) -> bool:
-    return request.pending_idle_s is not None and node.idle_s > request.pending_idle_s
+    limit_s = _longest_s(request)
+    if node.state is _S.QUEUED:
+        limit_s = _WISHED_S if limit_s is None else min(limit_s, _WISHED_S)
+    return limit_s is not None and node.state is not _S.REQUESTED and node.idle_s > limit_s
+
+
+def _longest_s(request: PackRequest) -> float | None:
+    limit_s = request.pending_idle_s
+    return None if limit_s is None or limit_s < 0 else limit_s
 
 
 def _spare(

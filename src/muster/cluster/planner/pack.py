@@ -54,10 +54,10 @@ Solver = Callable[[PackProblem], PackSolution]
 def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
     """Returns what to buy, what to remove, and where every request goes. Tests may pass their own solver."""
     limited = resolve_limits(request)
-    wanted, solver = _Wanted(request), solver or _solver(request)
-    launch = dict(limited.bought)
+    wanted, launch = _Wanted(request), dict(limited.bought)
     tallies, resize = PlacementTallies(), {}
     if wanted.is_any:
+        solver = solver or _solver(request)
         solution = solver(_problem(request, limited, wanted))
         if _leaves_constraint(solution) and wanted.drop_impossible(request, solver):
             solution = solver(_problem(request, limited, wanted))

@@ -160,14 +160,15 @@ def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
     for instance in draft.instances.values():
         if instance.state is running:
             report = reports.get(instance.node_id or "")
-            if report is None and instance.provisional:  # it may not be ended yet, whatever its type is
-                late[instance.node_type] += bool(instance.launch_request_id)
-            elif report is None:  # unreadable or late: it counts, but nothing on it is known to be free
-                result.append(replace(_coming(draft, instance), available=EMPTY))
-            elif instance.provisional:
+            if report is not None and not instance.provisional:
+                if report.status is not dead:
+                    result.append(_running(draft, instance, report))
+            elif report is not None:
                 unlisted.append((instance, report))
-            elif report.status is not dead:
-                result.append(_running(draft, instance, report))
+            elif instance.provisional:  # it may not be ended yet, whatever its type is
+                late[instance.node_type] += bool(instance.launch_request_id)
+            else:  # unreadable or late: it counts, but nothing on it is known to be free
+                result.append(replace(_coming(draft, instance), available=EMPTY))
         elif instance.state in _COMING and not instance.cancelled:
             result.append(_coming(draft, instance))
     kept, surplus = _unlisted(draft, result, unlisted) if unlisted else ((), Counter[str]())
@@ -242,6 +243,7 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         state=instance.state,
         kind=instance.kind,
         labels=known.labels if known else {},
+        idle_s=-1.0 if is_kept else 0.0,  # where limits shrink it goes last, because it cannot be ended yet
         launch_hash=_todays_hash(draft, instance) if is_kept else instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,

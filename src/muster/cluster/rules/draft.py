@@ -47,8 +47,10 @@ from muster.cluster.snapshot import (
 )
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
-_STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
+_AWAITED = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
+_STAYING = (*_AWAITED, InstanceState.RAY_RUNNING)
 _SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
+MISSED_S = 300.0  # no list lacks a machine for longer; ids may be used again
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
@@ -272,7 +274,8 @@ class Draft:
         Such a node lacks its machine's id, or has another one, and is not taken for the answer to a request.
         """
         nodes, cloud = self.unplaced, self.snapshot.cloud or {}
-        if not nodes:
+        missing_since = self.now if instance.missing_since is None else instance.missing_since
+        if not nodes or self.now - missing_since > MISSED_S:
             return False
         ended = self.decided.unreported.get(instance.instance_id)
         stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
@@ -325,7 +328,10 @@ class Draft:
             return instance.since < self.now  # it was kept by an earlier tick
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE)
-        return may_return and self.may_work_unseen(instance)
+        # A report that lacks other nodes may lack the one that came after a dead one.
+        unreported = (self.instances[name].state for name in self.decided.unreported)
+        is_partial = instance.cloud_id in (self.snapshot.cloud or {}) and any(s in _SERVING for s in unreported)
+        return may_return and (is_partial or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
         """Returns the records of our machines that are kept without a node: they may serve again.
@@ -334,9 +340,8 @@ class Draft:
         """
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
         kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
-        arrived = self.in_state(InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
-        cancelled = (i for i in arrived if i.cancelled and (i.launch_request_id or not i.provisional))
-        return [*kept, *(i for i in cancelled if self.may_work_unseen(i))]
+        cancelled = (i for i in self.in_state(*_AWAITED) if i.cancelled and self.may_work_unseen(i))
+        return [*kept, *(i for i in cancelled if i.launch_request_id or not i.provisional)]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
@@ -408,6 +413,8 @@ class Draft:
         node, now, since = Subject.NODE, self.now, memory.verdict_since
         dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self.decided.verdicts])
         ended = [i for i in self.decided.changed.values() if i.state is InstanceState.TERMINATED]
+        is_followed = self.decided.changed or self.in_state(*_AWAITED)
+        report = self.snapshot.runtime if is_followed else None
         return Plan(
             tick_id=self.snapshot.tick_id,
             at=self.now,
@@ -431,6 +438,7 @@ class Draft:
                 ended_machines=self.decided.ended_machines,
                 unreported=self.decided.unreported,
                 unplaced_nodes=self.decided.unplaced_nodes,
+                report_version=memory.report_version if report is None else report.version,
                 unclear_launches=self.decided.unclear_launches,
                 listed_at=self.decided.listed_at,
                 ungrowing=self.decided.ungrowing,

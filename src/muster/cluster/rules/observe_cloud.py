@@ -38,7 +38,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import Reason, attempt_of, base_id
-from muster.cluster.rules.draft import Draft, fields_of_request, is_head
+from muster.cluster.rules.draft import MISSED_S, Draft, fields_of_request, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
@@ -405,7 +405,7 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
     """
     known = draft.decided.ended_machines
     if known:
-        draft.decided.ended_machines = {c: at for c, at in known.items() if draft.now - at <= _REMEMBERED_S}
+        draft.decided.ended_machines = {c: at for c, at in known.items() if draft.now - at <= MISSED_S}
     claims = _claims(draft) if machines else []
     for machine in machines:
         is_back = machine.cloud_id in draft.decided.ended_machines
@@ -437,9 +437,6 @@ def _note_late(draft: Draft, machine: CloudInstance) -> None:
     unclear, tag = draft.decided.unclear_launches, base_id(machine.request_id or RequestId(""))
     same = (k for k, one in unclear.items() if (one.request_id, one.node_type) == (tag, machine.node_type))
     unclear.pop(next(same, ""), None)
-
-
-_REMEMBERED_S = 300.0  # no list lacks a machine for longer; ids may be used again
 
 
 def _claims(draft: Draft) -> list[Instance]:

@@ -99,8 +99,7 @@ def _move_misplaced(draft: Draft) -> None:
             waiting[machine.internal_ip] = instance
     if not waiting:
         return
-    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
-    holders = {i.node_id: i for i in serving if i.node_id}
+    holders = {i.node_id: i for i in draft.instances.values() if i.node_id}
     for node in draft.nodes.values():
         right = waiting.get(node.ip)
         wrong = holders.get(node.node_id) if right is not None else None
@@ -110,7 +109,10 @@ def _move_misplaced(draft: Draft) -> None:
         if is_elsewhere and node.node_type in ("", right.node_type):
             if node.cloud_id != right.cloud_id:
                 _name_wrong_id(draft, node)
-            draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
+            if wrong.state in _SERVED - {_S.RAY_STOPPED}:
+                draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
+            else:
+                draft.amend(wrong, node_id=None)
             _follow(draft, right, node)
 
 

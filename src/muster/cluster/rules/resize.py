@@ -27,19 +27,17 @@ def resize(draft: Draft) -> None:
     A change that was under way when the provider lost the right to resize is followed to its end.
     """
     traits, cloud = draft.snapshot.traits, draft.snapshot.cloud
-    if traits.read_only or cloud is None:
+    limits = {name: known.resize for name, known in draft.types.items() if known.resize is not None}
+    if not limits or traits.read_only or cloud is None:
         return
     refused = {failure.cloud_id: failure for failure in draft.snapshot.resize_failures}
-    for instance in draft.in_state(InstanceState.RAY_RUNNING):
+    running = (i for i in draft.in_state(InstanceState.RAY_RUNNING) if i.node_type in limits)
+    for instance in (i for i in running if traits.resizable or i.resize is not None):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        known, node = draft.types.get(instance.node_type), draft.nodes.get(instance.node_id or "")
+        node = draft.nodes.get(instance.node_id or "")
         if machine is None or machine.resize is None or node is None:
             continue
-        if not traits.resizable and instance.resize is None:
-            continue
-        if known is None or known.resize is None:
-            continue
-        change = _Change(draft, instance, node, machine.resize, known.resize)
+        change = _Change(draft, instance, node, machine.resize, limits[instance.node_type])
         record = change.next(refused.get(machine.cloud_id))
         if record.failed_at is not None:
             draft.add_verdicts(_failed(instance, record))
