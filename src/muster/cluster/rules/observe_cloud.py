@@ -56,16 +56,19 @@ def observe_cloud(draft: Draft) -> None:
         _note_terminate_failures(draft)
         return
     _end_reused(draft, cloud)
-    known = draft.in_state(*_ON_CLOUD_ORDERED)
-    unusual = [i for i in known if i.missing_since is not None or i.cloud_id not in cloud]
+    unusual = [
+        i
+        for i in draft.in_state(*_ON_CLOUD_ORDERED)
+        if i.missing_since is not None or i.launch_request_id is None or i.cloud_id not in cloud
+    ]
     for instance in unusual:  # first: the tags show which requests still wait
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        if machine is not None:
+        if machine is None:
+            continue
+        if instance.missing_since is not None:
             _confirm(draft, instance, machine)
-    for instance in [i for i in known if i.launch_request_id is None and not is_head(i)]:
-        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        tag = machine.node_type if machine is not None else ""
-        if tag in draft.types and tag != instance.node_type:  # it was adopted with another type tag
+        tag, is_adopted = machine.node_type, instance.launch_request_id is None and not is_head(instance)
+        if is_adopted and tag != instance.node_type and tag in draft.types:  # adopted with another type tag
             draft.amend(instance, node_type=tag, **draft.terms_of(tag))
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
@@ -89,7 +92,7 @@ def _end_reused(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None:
 
 def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[CloudId, CloudInstance]:
     """Machines that no live record holds, without unusable and unmanaged ones."""
-    owned = {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
+    owned = {i.cloud_id for i in draft.in_state(*_ON_CLOUD_ORDERED)}
     result: dict[CloudId, CloudInstance] = {}
     left = [] if cloud.keys() <= owned else [m for name, m in cloud.items() if name not in owned]
     if not left:
