@@ -68,8 +68,7 @@ class Watch:
         known = self.shapes.setdefault(request_id, shape)
         if known != shape:
             self.report("request-changed", f"{request_id}: {dict(known)}, then {dict(shape)}")
-        elif known is shape and "~" not in request_id and not self._is_needed(shape):
-            # An unanswered request is repeated whether it is still needed or not, as Ray does.
+        elif known is shape and not self._is_needed(shape):
             self.report("unneeded", f"{request_id}: {dict(shape)}, and nothing has been wanted")
 
     def _is_needed(self, shape: Mapping[str, int]) -> bool:

@@ -38,12 +38,18 @@ def is_of_type(node_type: str, instance: Instance, cloud: Machines) -> bool:
 
 
 def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
-    """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
-    if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
-        return node.cloud_id == instance.cloud_id
+    """Two of three things speak for another machine: the node's id, its ip, and that it has no type.
+
+    The id of a listed machine is enough, unless that one has another ip: an image was made of it.
+    """
+    if node.cloud_id and node.cloud_id == instance.cloud_id:
+        return True
+    named = cloud.get(node.cloud_id) if node.cloud_id else None
+    if named is not None and node.ip in ("", named.internal_ip or node.ip, named.external_ip):
+        return False
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     ip = (machine.internal_ip if machine else "") or instance.internal_ip
-    if ip and ip == node.ip and not node.cloud_id:
+    if ip and ip == node.ip and (named is not None or not node.cloud_id):
         return is_of_type(node.node_type, instance, cloud)
     doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
     listed_type = machine.node_type if machine else ""
@@ -67,17 +73,23 @@ def was_elsewhere(
 
 def find_unplaced(
     report: RuntimeReport,
-    placed: Collection[str],
+    records: Collection[Instance],
     before: Mapping[str, UnplacedNode],
     now: float,
     grace_s: float,
 ) -> dict[str, UnplacedNode]:
     """Returns the live nodes that are on no known machine, and those of `before` that just this report lacks.
 
-    A cloud id that a placed node has, too, is that node's: an image was made of a running machine.
+    A cloud id proves nothing where that machine has another node, or another node has it, too: an image was
+    made of a running machine.
     """
-    left = [n for n in report.nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
-    claimed = {n.cloud_id for n in report.nodes if n.node_id in placed} if left else set()
+    placed = {i.node_id: i for i in records if i.launch_request_id or not i.provisional}
+    live = [n for n in report.nodes if n.status is not NodeStatus.DEAD]
+    left = [n for n in live if n.node_id not in placed]
+    claimed: set[CloudId | None] = set()
+    if left:
+        there = [n for n in live if n.node_id in placed]
+        claimed = {name for n in there for name in (n.cloud_id, placed[n.node_id].cloud_id)}
     found: dict[str, UnplacedNode] = {
         n.node_id: UnplacedNode(
             since=before[n.node_id].since if n.node_id in before else now,

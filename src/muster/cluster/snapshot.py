@@ -123,6 +123,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
     unreported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
+    report_version: int = -1  # of the runtime's report that the newest change of a record is from
     # Machines that may still be listed, by record and attempt: they count against limits until then.
     unclear_launches: Mapping[str, UnclearLaunch] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.

@@ -223,8 +223,11 @@ def _new_node(of: NodeType) -> PackNode:
     )
 
 
-# Least advanced first: these have cost the least. REQUESTED is absent: a launch under way cannot be undone.
-UNDOABLE = (InstanceState.QUEUED, InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
+_S = InstanceState
+# Least advanced first: these have cost the least. A launch under way cannot be undone, but is not repeated.
+COMING = (_S.QUEUED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.REQUESTED)
+_WISHED = (_S.QUEUED, _S.REQUESTED)
+_WISHED_S = 30.0  # nothing was launched yet for a QUEUED one: once unneeded for so long it is withdrawn
 
 Since = Mapping[str, tuple[float, ...]]
 
@@ -289,18 +292,17 @@ def _pending(
 
     The oldest times go to the least advanced machines.
     """
-    if request.pending_idle_s is None or request.pending_idle_s < 0:
-        return {}, []
+    states = _WISHED if _longest_s(request) is None else COMING
     unneeded: dict[str, list[PackNode]] = {}
-    for node in nodes:
-        if node.state in UNDOABLE and node.key and node.key not in needed and node.kind is not NodeKind.HEAD:
+    for node in [node for node in nodes if node.state is not _S.RAY_RUNNING]:
+        if node.state in states and node.key and node.key not in needed and node.kind is not NodeKind.HEAD:
             unneeded.setdefault(node.node_type, []).append(node)
     since: dict[str, tuple[float, ...]] = {}
     waiting: list[PackNode] = []
     for name, group in unneeded.items():
         known = request.pending_idle.get(name, ())[: len(group)]
         since[name] = known + (request.now,) * (len(group) - len(known))
-        group.sort(key=lambda node: UNDOABLE.index(node.state))
+        group.sort(key=lambda node: COMING.index(node.state))
         waiting += [
             replace(node, idle_s=request.now - at) for node, at in zip(group, since[name], strict=True)
         ]
@@ -308,7 +310,15 @@ def _pending(
 
 
 def _waited_too_long(node: PackNode, request: PackRequest) -> bool:
-    return request.pending_idle_s is not None and node.idle_s > request.pending_idle_s
+    limit_s = _longest_s(request)
+    if node.state is _S.QUEUED:
+        limit_s = _WISHED_S if limit_s is None else min(limit_s, _WISHED_S)
+    return limit_s is not None and node.state is not _S.REQUESTED and node.idle_s > limit_s
+
+
+def _longest_s(request: PackRequest) -> float | None:
+    limit_s = request.pending_idle_s
+    return None if limit_s is None or limit_s < 0 else limit_s
 
 
 def _spare(

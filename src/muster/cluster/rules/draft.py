@@ -290,16 +290,14 @@ class Draft:
     def unplaced(self) -> Mapping[str, UnplacedNode]:
         """Returns the live nodes that are on no known machine, also those of unusable rows.
 
-        One that this report lacks counts for a grace. A cloud id that a placed node has, too, is that node's:
-        an image was made of a running machine.
+        One that this report lacks counts for a grace.
         """
         if self._unplaced is None:
-            known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
-            placed = {i.node_id for i in known if i.node_id}
             report, before = self.snapshot.runtime, self.decided.unplaced_nodes
             self._unplaced = before
             if report is not None:
-                self._unplaced = find_unplaced(report, placed, before, self.now, self._grace_s)
+                records = self.instances.values()
+                self._unplaced = find_unplaced(report, records, before, self.now, self._grace_s)
         return self._unplaced
 
     def note_unplaced(self, is_complete: bool, are_left: bool) -> None:
@@ -410,6 +408,7 @@ class Draft:
         node, now, since = Subject.NODE, self.now, memory.verdict_since
         dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self.decided.verdicts])
         ended = [i for i in self.decided.changed.values() if i.state is InstanceState.TERMINATED]
+        report = self.snapshot.runtime if self.decided.changed else None
         return Plan(
             tick_id=self.snapshot.tick_id,
             at=self.now,
@@ -433,6 +432,7 @@ class Draft:
                 ended_machines=self.decided.ended_machines,
                 unreported=self.decided.unreported,
                 unplaced_nodes=self.decided.unplaced_nodes,
+                report_version=memory.report_version if report is None else report.version,
                 unclear_launches=self.decided.unclear_launches,
                 listed_at=self.decided.listed_at,
                 ungrowing=self.decided.ungrowing,

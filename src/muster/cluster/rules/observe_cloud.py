@@ -56,20 +56,20 @@ def observe_cloud(draft: Draft) -> None:
         _note_terminate_failures(draft)
         return
     _end_reused(draft, cloud)
+    running = _S.RAY_RUNNING  # nearly all, with nothing unusual about them
     unusual = [
         i
         for i in draft.in_state(*_ON_CLOUD_ORDERED)
-        if i.missing_since is not None or i.launch_request_id is None or i.cloud_id not in cloud
+        if i.missing_since is not None
+        or i.launch_request_id is None
+        or i.cloud_id not in cloud
+        or (i.state is not running and not i.internal_ip)
     ]
     for instance in unusual:  # first: the tags show which requests still wait
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        if machine is None:
-            continue
-        if instance.missing_since is not None:
+        if machine is not None:
             _confirm(draft, instance, machine)
-        tag, is_adopted = machine.node_type, instance.launch_request_id is None and not is_head(instance)
-        if is_adopted and tag != instance.node_type and tag in draft.types:  # adopted with another type tag
-            draft.amend(instance, node_type=tag, **draft.terms_of(tag))
+            _correct_type(draft, instance, machine)
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
@@ -310,7 +310,8 @@ def _may_be_ended(draft: Draft, instance: Instance) -> bool:
 def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     """Way 2: the machine is listed. When its tag names a request that still waits, it answers that one."""
     ip = machine.internal_ip or instance.internal_ip  # of a provisional record, it is the node's
-    draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
+    if instance.missing_since is not None or ip != instance.internal_ip:
+        draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
     tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
     if tag is None or tag == instance.launch_request_id:
         return
@@ -328,6 +329,14 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     else:
         draft.move(instance, _S.TERMINATED, "its machine is the answer to another record", node_id=None)
         _bind(draft, waiting, machine, {machine.cloud_id: machine})
+
+
+def _correct_type(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
+    """Takes the machine's tag for a record adopted with another one, or from a node that had its id."""
+    tag = machine.node_type
+    is_guessed = instance.launch_request_id is None or (instance.provisional and not machine.request_id)
+    if is_guessed and not is_head(instance) and tag != instance.node_type and tag in draft.types:
+        draft.amend(instance, node_type=tag, **draft.terms_of(tag))
 
 
 _CAME_LATE = "its machine came late, and has a record of its own"

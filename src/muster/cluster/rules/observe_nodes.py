@@ -107,8 +107,9 @@ def _move_misplaced(draft: Draft) -> None:
         if right is None or wrong is None or node.status is NodeStatus.DEAD or is_head(wrong):
             continue
         is_elsewhere = wrong.provisional or node.ip not in known_ips(wrong, listed)
-        if is_elsewhere and node.cloud_id != right.cloud_id and node.node_type in ("", right.node_type):
-            _name_wrong_id(draft, node)
+        if is_elsewhere and node.node_type in ("", right.node_type):
+            if node.cloud_id != right.cloud_id:
+                _name_wrong_id(draft, node)
             draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
             _follow(draft, right, node)
 
@@ -219,7 +220,7 @@ class _Owners:
         if named is None:
             return self._by_ip(node), cloud_id
         ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
-        if node.ip in ips or not ips or (is_of_named and (is_dead or node.ip not in self._ips)):
+        if node.ip in ips or not ips or (is_of_named and not is_dead and node.ip not in self._ips):
             return named, cloud_id
         if is_dead:
             return None, None
