@@ -117,7 +117,7 @@ def _counts(record: Instance) -> bool:
     """
     if record.offer is None or record.state in (_S.QUEUED, _S.REQUESTED):
         return record.offer is not None
-    is_held = record.cancelled and record.state in (_S.ALLOCATED, _S.RAY_INSTALLING)
+    is_held = record.cancelled and record.state in _STAYING
     is_kept = (record.state is _S.RAY_STOPPED or is_held) and not record.provisional
     return record.state in ON_CLOUD and (is_kept or not _is_leaving(record))
 

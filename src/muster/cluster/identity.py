@@ -136,26 +136,30 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
     return types
 
 
+def type_of(machine: CloudInstance, config: Mapping[str, NodeType]) -> str:
+    """Returns the machine's type: that of its launch hash, where just one type has it and its tag is another.
+
+    Only what we launched has a request id, and the hash of its type.
+    """
+    alike = [t.name for t in config.values() if t.launch_hash and t.launch_hash == machine.launch_hash]
+    is_ours = machine.request_id is not None and machine.kind is not NodeKind.UNMANAGED
+    is_wrong = machine.node_type in config and machine.node_type not in alike
+    return alike[0] if is_ours and is_wrong and len(alike) == 1 else machine.node_type
+
+
 def as_requested(
     machine: CloudInstance, types: RequestedTypes, config: Mapping[str, NodeType]
 ) -> CloudInstance:
-    """Returns the machine with the type that was requested, where its type tag was lost or changed.
-
-    A type of the config whose launch hash is the machine's is right, also where the record that asked for it
-    has ended.
-    """
+    """Returns the machine with the type that was requested, where its type tag was lost or changed."""
     asked = types.get(base_id(machine.request_id)) if machine.request_id else None
-    is_unmanaged = machine.kind is NodeKind.UNMANAGED
-    if is_unmanaged or not machine.request_id or any(machine.node_type == name for name, _ in asked or ()):
+    own = type_of(machine, config)
+    if own != machine.node_type:
+        return replace(machine, node_type=own)
+    if not asked or machine.kind is NodeKind.UNMANAGED or any(own == name for name, _ in asked):
         return machine
-    own = config.get(machine.node_type)
-    if not asked:
-        alike = [t.name for t in config.values() if t.launch_hash and t.launch_hash == machine.launch_hash]
-        is_wrong = own is not None and own.name not in alike and len(alike) == 1
-        return replace(machine, node_type=alike[0]) if is_wrong else machine
     kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
-    is_sure = kind[1] == machine.launch_hash
-    if own is not None and not is_sure and (own.launch_hash in ("", machine.launch_hash) or asked[kind] <= 0):
-        return machine
+    if own in config and kind[1] != machine.launch_hash:
+        if config[own].launch_hash in ("", machine.launch_hash) or asked[kind] <= 0:
+            return machine
     asked[kind] -= 1
     return replace(machine, node_type=kind[0])

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.backoff import after_failure, after_success, failures_by_key
-from muster.cluster.identity import as_requested, requested_types
+from muster.cluster.identity import as_requested, requested_types, type_of
 from muster.cluster.model import (
     CloudInstance,
     Instance,
@@ -56,21 +56,20 @@ def observe_cloud(draft: Draft) -> None:
         _note_terminate_failures(draft)
         return
     _end_reused(draft, cloud)
-    known = draft.in_state(*_ON_CLOUD_ORDERED)
+    running = _S.RAY_RUNNING  # nearly all, with nothing unusual about them
     unusual = [
-        i for i in known if i.missing_since is not None or i.cloud_id not in cloud or not i.internal_ip
+        i
+        for i in draft.in_state(*_ON_CLOUD_ORDERED)
+        if i.missing_since is not None
+        or i.launch_request_id is None
+        or i.cloud_id not in cloud
+        or (i.state is not running and not i.internal_ip)
     ]
     for instance in unusual:  # first: the tags show which requests still wait
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is not None:
             _confirm(draft, instance, machine)
-    for instance in [i for i in known if (i.provisional or i.launch_request_id is None) and not is_head(i)]:
-        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        tag = machine.node_type if machine is not None else ""
-        is_asked = instance.launch_request_id and machine is not None and machine.request_id
-        if tag in draft.types and tag != instance.node_type and not is_asked:
-            # It was adopted with another type tag, or a node of another type had its id.
-            draft.amend(instance, node_type=tag, **draft.terms_of(tag))
+            _correct_type(draft, instance, machine)
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
@@ -93,7 +92,7 @@ def _end_reused(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None:
 
 def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[CloudId, CloudInstance]:
     """Machines that no live record holds, without unusable and unmanaged ones."""
-    owned = {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
+    owned = {i.cloud_id for i in draft.in_state(*_ON_CLOUD_ORDERED)}
     result: dict[CloudId, CloudInstance] = {}
     left = [] if cloud.keys() <= owned else [m for name, m in cloud.items() if name not in owned]
     if not left:
@@ -340,6 +339,14 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     else:
         draft.move(instance, _S.TERMINATED, "its machine is the answer to another record", node_id=None)
         _bind(draft, waiting, machine, {machine.cloud_id: machine})
+
+
+def _correct_type(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
+    """Takes the machine's tag for a record adopted with another one, or from a node that had its id."""
+    tag = type_of(machine, draft.types)
+    is_guessed = instance.launch_request_id is None or (instance.provisional and not machine.request_id)
+    if is_guessed and not is_head(instance) and tag != instance.node_type and tag in draft.types:
+        draft.amend(instance, node_type=tag, **draft.terms_of(tag))
 
 
 _CAME_LATE = "its machine came late, and has a record of its own"
