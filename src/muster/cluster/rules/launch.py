@@ -74,7 +74,7 @@ def _one_on_trial(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
     if not on_trial:
         return batch
     tried = set[str]()
-    for instance in draft.in_state(*_UNDER_WAY):
+    for instance in (i for i in draft.in_state(*_UNDER_WAY) if not draft.is_held(i)):
         tried.update({instance.node_type, health_key(instance.node_type, instance.offer_name)})
     chosen: list[Purchase] = []
     for instance, offer in batch:
