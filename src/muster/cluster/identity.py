@@ -158,8 +158,8 @@ def as_requested(
     if not asked or machine.kind is NodeKind.UNMANAGED or any(own == name for name, _ in asked):
         return machine
     kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
-    if own in config and kind[1] != machine.launch_hash:
-        if config[own].launch_hash in ("", machine.launch_hash) or asked[kind] <= 0:
-            return machine
+    is_unsure = own in config and kind[1] != machine.launch_hash
+    if is_unsure and (config[own].launch_hash in ("", machine.launch_hash) or asked[kind] <= 0):
+        return machine
     asked[kind] -= 1
     return replace(machine, node_type=kind[0])

@@ -235,6 +235,60 @@ def test_a_machine_whose_wrong_node_was_moved_away_gets_its_own():
     assert (new.cloud_id, new.node_id, new.state) == ("c-a", "n-a", S.RAY_RUNNING)
 
 
+def test_a_node_that_names_an_occupied_machine_holds_its_own_whose_ip_no_list_has_shown():
+    """Seed 7000165 of EC2: the machine was not listed for a while, and was given up under its tasks."""
+    records = [record("a", S.RAY_RUNNING), record("b", S.ALLOCATED, missing_since=NOW - 40.0)]
+    machines, nodes = zip(at("a", cloud_id=None), at("b", cloud_id="c-a"), strict=True)
+    seen = world(records, machines=machines[:1], nodes=nodes, memory=Memory(listed_at=NOW - 1.0))
+    assert tick(seen)[0]["b"] == "ALLOCATED"
+    alone = replace(seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, nodes[0])))
+    assert tick(alone)[0]["b"] == "TERMINATING"
+
+
+def test_the_machine_that_a_moved_node_leaves_is_held_for_a_node_that_names_a_third_one():
+    """Seed 950248 of EC2: its own node named a machine with another ip, so nothing seemed to run there."""
+    records = [
+        record("a", S.RAY_RUNNING, node_id="n-b", missing_since=NOW - 5.0, launch_request_id="r-1"),
+        record("b", S.ALLOCATED),
+        record("c", S.ALLOCATED, node_type="gpu", launch_request_id="r-2"),
+    ]
+    machines = [at("b")[0], replace(at("c")[0], node_type="gpu")]
+    nodes = [at("b", cloud_id="c-a")[1], at("a", cloud_id="c-c")[1]]
+    seen = world(records, machines=machines, nodes=nodes, spec=spec(*TYPES))
+    assert tick(seen)[0] == {"a": "RAY_STOPPED", "b": "RAY_RUNNING", "c": "ALLOCATED"}
+
+
+def test_a_node_moves_to_the_machine_that_has_its_ip_and_its_id():
+    """Seed 950013 of the joint world: somebody had set the id right meanwhile."""
+    records = [record("a", S.RAY_RUNNING, node_id="n-b"), record("b", S.ALLOCATED)]
+    machines, nodes = zip(*(at(name) for name in "ab"), strict=True)
+    seen = world(records, machines=machines, nodes=nodes)
+    plan = reconcile(seen)
+    assert after(seen, plan)["b"].node_id == "n-b"
+    assert [one.node_id for one in created(seen, plan)] == ["n-a"]
+
+
+def test_a_record_keeps_the_ip_that_a_later_list_shows():
+    """Seed 360060 of EC2: while no list could be read, another node that had died was taken for its own."""
+    known = record("a", S.ALLOCATED, cancelled=True, stop_cause=StopCause.IDLE, launch_request_id="r-1")
+    unnamed = node("x", cloud_id=None)
+    seen = world([known], machines=[at("a")[0]], nodes=[unnamed])
+    plan = reconcile(seen)
+    assert after(seen, plan)["a"].internal_ip == "10.0.0.1"
+    dead = node("y", NodeStatus.DEAD, cloud_id="c-a", ip="10.0.0.9")
+    blind = following(seen, plan, cloud=None, runtime=replace(seen.runtime, nodes=(HEAD_NODE, unnamed, dead)))
+    assert tick(blind)[0] == {"a": "ALLOCATED"}
+
+
+def test_a_node_that_names_an_occupied_machine_holds_both_ids_that_a_list_has_for_its_own():
+    """Seed 7100152: one listing showed its machine twice, so its ip named none of the two."""
+    records = [record("a", S.RAY_RUNNING), record("b", S.ALLOCATED, cancelled=True)]
+    machines, nodes = zip(at("a", cloud_id=None), at("b", cloud_id="c-a"), strict=True)
+    twin = replace(machines[1], cloud_id="c-b-2")
+    seen = world(records, machines=[*machines, twin], nodes=nodes)
+    assert tick(seen)[0] == {"a": "RAY_RUNNING", "b": "ALLOCATED", "t-1-i1": "ALLOCATED"}
+
+
 # Two records with one address.
 
 
@@ -303,6 +357,38 @@ def test_an_adopted_machine_follows_a_type_tag_that_is_set_right(request_id, kin
     known = record("a", S.RAY_RUNNING, launch_request_id=request_id)
     seen = world([known], machines=[machine("a", node_type="gpu")], spec=spec(*TYPES))
     assert after(seen, reconcile(seen))["a"].node_type == kind
+
+
+HASHED = tuple(replace(one, launch_hash=f"h-{one.name}") for one in TYPES)
+
+
+def test_a_machine_whose_request_has_ended_is_what_its_launch_hash_says():
+    """Seed 360052: its wrong tag made it the answer to a request for the other type, for good."""
+    waiting = record("a", S.REQUESTED, node_type="gpu", launch_hash="h-gpu")
+    late = machine("x", node_type="gpu", request_id="r-ended", launch_hash="h-cpu")
+    seen = world([waiting], machines=[late], spec=spec(*HASHED))
+    assert tick(seen)[0]["a"] == "REQUESTED"
+    assert [one.node_type for one in created(seen, reconcile(seen))] == ["cpu"]
+
+
+def test_a_launch_hash_tells_the_type_where_a_request_was_for_both():
+    """Seed 7100244 of EC2: adopted as the other type, it was not held by its node without id and ip."""
+    waiting = [record("a", S.REQUESTED, node_type="gpu", launch_hash="h-gpu")]
+    ended = machine("x", node_type="gpu", request_id="r-1", launch_hash="h-cpu")
+    seen = world(waiting, machines=[ended], spec=spec(*HASHED))
+    assert tick(seen)[0]["a"] == "REQUESTED"
+    assert [one.node_type for one in created(seen, reconcile(seen))] == ["cpu"]
+    known = world([record("x", S.ALLOCATED)], machines=[ended], spec=spec(*HASHED))
+    assert after(known, reconcile(known))["x"].node_type == "cpu"
+
+
+def test_a_record_that_a_node_of_another_type_had_named_gets_the_type_of_the_listed_machine():
+    """Seed 360010 of KubeRay, whose lists have no request ids: its own node did not hold it."""
+    guessed = record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-1")
+    seen = world([guessed], machines=[machine("a", node_type="gpu")], spec=spec(*TYPES))
+    assert after(seen, reconcile(seen))["a"].node_type == "gpu"
+    tagged = replace(seen, cloud={**seen.cloud, "c-a": machine("a", node_type="gpu", request_id="r-1")})
+    assert after(tagged, reconcile(tagged))["a"].node_type == "cpu"
 
 
 # Machines that are adopted.
