@@ -220,7 +220,8 @@ class _Owners:
         if not node.ip or (is_dead if named is None else node.ip == named.internal_ip):
             return named, cloud_id
         if named is None:
-            return self._by_ip(node), cloud_id
+            found = self._by_ip(node)
+            return found, None if found is None and self._is_second(node) else cloud_id
         ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
         if node.ip in ips or not ips or (is_of_named and not is_dead and node.ip not in self._ips):
             return named, cloud_id
@@ -252,6 +253,12 @@ class _Owners:
         shown = [i for i in free if i.cloud_id in self._listed]
         found = shown or (free if node.cloud_id is None else [])
         return found[0] if len(found) == 1 else None
+
+    def _is_second(self, node: NodeReport) -> bool:
+        """Returns whether it names a machine that no list shows, and has the ip of one with another node."""
+        known = (i for i in self._ips.get(node.ip, ()) if i.cloud_id in self._listed and not node.is_head)
+        is_named = node.cloud_id is None or node.cloud_id in self._listed
+        return not is_named and any(is_of_type(node.node_type, i, self._listed) for i in known)
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
