@@ -38,6 +38,7 @@ FOUND = {
     7200066: "a machine that waits for its launch is withdrawn when nothing needs it any more",
     7200069: "an unanswered request is not repeated when nothing needs it any more",
     7200153: "a new process ignores a report older than the one its ledger follows",
+    7201163: "a machine that is held past its set-up has no free room, and lets the next one be tried",
     7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 

@@ -67,8 +67,8 @@ def was_elsewhere(
         return lost_at - node.since > grace_s
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     tag = base_id(machine.request_id) if machine is not None and machine.request_id else None
-    asked = instance.entered(InstanceState.REQUESTED)
-    return bool(asked) and tag == instance.launch_request_id and node.since < asked[0]
+    asked_at = instance.requested_at
+    return asked_at is not None and tag == instance.launch_request_id and node.since < asked_at
 
 
 def find_unplaced(

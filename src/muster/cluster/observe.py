@@ -257,11 +257,10 @@ class Observer:
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
         # counts from zero again, so the lower number is accepted after a while, or from an unknown head.
         usable = usable_report(report, self._note)
-        if report.version < self._runtime_version and not _has_new_head(usable, ledger):
-            if now - self._runtime_at <= self._spec.timeouts.listing_grace_s:
-                text = f"report {report.version} is older than {self._runtime_version}: ignored"
-                self._note(_RUNTIME, text)
-                return None
+        is_young = now - self._runtime_at <= self._spec.timeouts.listing_grace_s
+        if report.version < self._runtime_version and is_young and not _has_new_head(usable, ledger):
+            self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")
+            return None
         self._runtime_version, self._runtime_at = report.version, now
         if self._ids.ignore_case:
             usable = replace(usable, nodes=tuple(map(self._ids.fold, usable.nodes)))

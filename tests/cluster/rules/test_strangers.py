@@ -128,8 +128,9 @@ def test_a_node_that_is_older_than_the_request_of_a_machine_does_not_hold_it(req
         "a",
         S.ALLOCATED,
         launch_request_id="r-1",
+        requested_at=requested_at,
         cancelled=True,
-        history=past((S.QUEUED, 1), (S.REQUESTED, requested_at), (S.ALLOCATED, NOW - 300.0)),
+        history=past((S.QUEUED, 1), (S.REQUESTED, NOW - 350.0), (S.ALLOCATED, NOW - 300.0)),
     )
     seen = world(
         [booting],

@@ -243,11 +243,12 @@ def remove_idle(
     request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str], launch: Mapping[str, int]
 ) -> IdleAnswer:
     """Removes idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums."""
-    since, waiting = _pending(request, nodes, needed)
-    expired = sorted(
-        [*_expired_running(request, nodes, needed), *(n for n in waiting if _waited_too_long(n, request))],
-        key=victim_order,
-    )
+    running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
+    unbusy = (n for n in nodes if n.idle_s > 0 or n.state is not running)  # few, in most ticks
+    unneeded = [n for n in unbusy if n.key and n.key not in needed and n.kind is not head]
+    since, waiting = _pending(request, unneeded)
+    late = (n for n in waiting if _waited_too_long(n, request))
+    expired = sorted([*_expired_running(request, unneeded), *late], key=victim_order)
     chosen = _spare(request, nodes, expired, launch) if expired else []
     # Removes one time per machine that goes; types without any are dropped.
     gone = Counter(node.node_type for node in chosen if not node.runs)
@@ -270,36 +271,31 @@ def idle_limit_s(known: NodeType, request: PackRequest) -> float | None:
     return min(limit_s, request.most_idle_s)
 
 
-def _expired_running(
-    request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str]
-) -> list[PackNode]:
+def _expired_running(request: PackRequest, unneeded: Iterable[PackNode]) -> list[PackNode]:
     limits_s = {offer.node_type.name: idle_limit_s(offer.node_type, request) for offer in request.offers}
-    running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
     expired = []
-    for node in nodes:
-        if node.idle_s > 0 and node.state is running:  # a busy node never goes, whatever the limit
-            limit_s = limits_s.get(node.node_type)
-            is_over = limit_s is not None and node.idle_s > limit_s
-            if is_over and node.kind is not head and node.key not in needed:
-                expired.append(node)
+    for node in unneeded:
+        limit_s = limits_s.get(node.node_type)
+        if node.runs and limit_s is not None and node.idle_s > limit_s:
+            expired.append(node)
     return expired
 
 
 def _pending(
-    request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str]
+    request: PackRequest, unneeded: Iterable[PackNode]
 ) -> tuple[dict[str, tuple[float, ...]], list[PackNode]]:
     """Returns per type since when k+1 machines on their way were unneeded, and those machines.
 
     The oldest times go to the least advanced machines.
     """
     states = _WISHED if _longest_s(request) is None else COMING
-    unneeded: dict[str, list[PackNode]] = {}
-    for node in [node for node in nodes if node.state is not _S.RAY_RUNNING]:
-        if node.state in states and node.key and node.key not in needed and node.kind is not NodeKind.HEAD:
-            unneeded.setdefault(node.node_type, []).append(node)
+    groups: Groups = {}
+    for node in unneeded:
+        if node.state in states:
+            groups.setdefault(node.node_type, []).append(node)
     since: dict[str, tuple[float, ...]] = {}
     waiting: list[PackNode] = []
-    for name, group in unneeded.items():
+    for name, group in groups.items():
         known = request.pending_idle.get(name, ())[: len(group)]
         since[name] = known + (request.now,) * (len(group) - len(known))
         group.sort(key=lambda node: COMING.index(node.state))

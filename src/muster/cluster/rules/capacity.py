@@ -233,13 +233,12 @@ def _idle_s(draft: Draft, instance: Instance, report: NodeReport) -> float:
 def _coming(draft: Draft, instance: Instance) -> PackNode:
     known = draft.types.get(instance.node_type)
     size = known.resources if known else EMPTY
-    is_kept = instance.state is _S.ALLOCATED and draft.may_work_unseen(instance)
-    overdue = is_kept and draft.now - instance.since > draft.spec.timeouts.allocate_s
+    is_kept = instance.state in (_S.ALLOCATED, _S.RAY_INSTALLING) and draft.may_work_unseen(instance)
     return PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
         total=size,
-        available=EMPTY if overdue else size,  # its node is there and cannot be matched: nothing is free
+        available=EMPTY if draft.is_held(instance) else size,  # its node is there, unmatched: nothing is free
         state=instance.state,
         kind=instance.kind,
         labels=known.labels if known else {},

@@ -289,6 +289,13 @@ class Draft:
             for node in nodes.values()
         )
 
+    def is_held(self, instance: Instance) -> bool:
+        """Returns whether a machine would be given up by now, if no unseen node could be on it."""
+        limits = self.spec.timeouts
+        limit_s = limits.allocate_s if instance.state is InstanceState.ALLOCATED else limits.install_s
+        is_due = instance.state in _AWAITED and self.now - instance.since > limit_s
+        return is_due and self.may_work_unseen(instance)
+
     @property
     def unplaced(self) -> Mapping[str, UnplacedNode]:
         """Returns the live nodes that are on no known machine, also those of unusable rows.
@@ -329,9 +336,9 @@ class Draft:
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE)
         # A report that lacks other nodes may lack the one that came after a dead one.
-        unreported = (self.instances[name].state for name in self.decided.unreported)
-        is_partial = instance.cloud_id in (self.snapshot.cloud or {}) and any(s in _SERVING for s in unreported)
-        return may_return and (is_partial or self.may_work_unseen(instance))
+        is_partial = any(self.instances[name].state in _SERVING for name in self.decided.unreported)
+        is_listed = instance.cloud_id in (self.snapshot.cloud or {})
+        return may_return and ((is_partial and is_listed) or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
         """Returns the records of our machines that are kept without a node: they may serve again.
@@ -499,7 +506,7 @@ def is_head(instance: Instance) -> bool:
 
 def fields_of_request(record: Instance, receiver: Instance | None = None) -> dict[str, Any]:
     """Returns what passes with a record's request to another record, which may have made one of its own."""
-    found: dict[str, Any] = {"launch_request_id": record.launch_request_id}
+    found: dict[str, Any] = {name: getattr(record, name) for name in ("launch_request_id", "requested_at")}
     if record.offer is not None or (receiver is not None and receiver.offer is not None):
         found |= {"offer": record.offer, "price_per_hour": record.price_per_hour}
     return found

@@ -74,7 +74,7 @@ def _one_on_trial(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
     if not on_trial:
         return batch
     tried = set[str]()
-    for instance in draft.in_state(*_UNDER_WAY):
+    for instance in (i for i in draft.in_state(*_UNDER_WAY) if not draft.is_held(i)):
         tried.update({instance.node_type, health_key(instance.node_type, instance.offer_name)})
     chosen: list[Purchase] = []
     for instance, offer in batch:
@@ -164,7 +164,9 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
         else:
             price = "" if offer.price_per_hour is None else f" at ${offer.price_per_hour:g} per hour"
             asked = f"asked from the provider: {offer.name}{price}"
-        moved = draft.move(instance, _S.REQUESTED, asked, launch_request_id=base, **terms)
+        asked_at = draft.now if instance.requested_at is None else instance.requested_at
+        request = {"launch_request_id": base, "requested_at": asked_at}
+        moved = draft.move(instance, _S.REQUESTED, asked, **request, **terms)
         if moved is not None:
             attempt = len(moved.entered(_S.REQUESTED))
             calls.setdefault(attempt_id(base, attempt, draft.snapshot.tick_id), []).append(moved)

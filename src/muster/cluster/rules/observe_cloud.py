@@ -98,7 +98,12 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
     if not left:
         return result
     types = requested_types(draft.instances.values(), left)
+    places = {_place(machine) for name, machine in cloud.items() if name in owned}
     for machine in left:
+        if machine.request_id and machine.internal_ip and _place(machine) in places:
+            draft.quarantine(f"machine {machine.cloud_id}", "listed under another id, too: ignored")
+            continue
+        places.add(_place(machine))
         usable = as_requested(machine, types, draft.types)
         if usable is not machine:
             text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
@@ -112,6 +117,11 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
             text = "without a node type it cannot be used, and counts against limits: tag or terminate it"
         draft.quarantine(f"machine {machine.cloud_id}", text)
     return result
+
+
+def _place(machine: CloudInstance) -> tuple[RequestId | None, str]:
+    """Returns what two machines do not have in common at the same time."""
+    return machine.request_id, machine.internal_ip
 
 
 def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:

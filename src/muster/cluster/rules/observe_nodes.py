@@ -357,6 +357,7 @@ _OF_THE_MACHINE = (
     "offer",
     "launch_hash",
     "launch_request_id",
+    "requested_at",
     "internal_ip",
     "external_ip",
     "missing_since",
