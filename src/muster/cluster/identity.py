@@ -75,26 +75,29 @@ def find_unplaced(
     report: RuntimeReport,
     records: Collection[Instance],
     before: Mapping[str, UnplacedNode],
+    cloud: Machines,
     now: float,
     grace_s: float,
 ) -> dict[str, UnplacedNode]:
     """Returns the live nodes that are on no known machine, and those of `before` that just this report lacks.
 
     A cloud id proves nothing where that machine has another node, or another node has it, too: an image was
-    made of a running machine.
+    made of a running machine. Then the machine is the one that has the node's ip, if the list shows just one.
     """
     placed = {i.node_id: i for i in records if i.launch_request_id or not i.provisional}
     live = [n for n in report.nodes if n.status is not NodeStatus.DEAD]
     left = [n for n in live if n.node_id not in placed]
-    claimed: set[CloudId | None] = set()
+    claimed, by_ip = set[CloudId | None]({None}), dict[str, CloudId | None]()
     if left:
         there = [n for n in live if n.node_id in placed]
-        claimed = {name for n in there for name in (n.cloud_id, placed[n.node_id].cloud_id)}
+        claimed.update(name for n in there for name in (n.cloud_id, placed[n.node_id].cloud_id))
+        for m in cloud.values():
+            by_ip[m.internal_ip] = None if m.internal_ip in by_ip or not m.internal_ip else m.cloud_id
     found: dict[str, UnplacedNode] = {
         n.node_id: UnplacedNode(
             since=before[n.node_id].since if n.node_id in before else now,
             node_type=n.node_type,
-            cloud_id=None if n.cloud_id in claimed else n.cloud_id,
+            cloud_id=by_ip.get(n.ip) if n.cloud_id in claimed else n.cloud_id,
             ip=n.ip,
         )
         for n in left

@@ -96,7 +96,7 @@ class UnplacedNode(Struct, frozen=True, kw_only=True):
 
     since: float  # when a report first showed it
     node_type: str = ""
-    cloud_id: CloudId | None = None  # None: none, or that of another node
+    cloud_id: CloudId | None = None  # its own, or that of the machine with its ip; None: not known
     ip: str = ""
     unreported: tuple[float, float] | None = None  # the first and the newest report without it
 

@@ -165,6 +165,18 @@ def test_a_node_that_is_back_after_maintenance_without_its_id_keeps_its_machine(
     assert tick(seen)[0] == {"a": "RAY_STOPPED"}
 
 
+def test_an_unmatched_node_holds_the_machine_with_its_ip_alone():
+    """Two nodes with one ip: the second is not matched, and is on no other machine all the same."""
+    records = [record(name, S.ALLOCATED, cancelled=True) for name in "bcd"]
+    machines = [at(name)[0] for name in "abcd"]
+    second = node("x", cloud_id=None, ip="10.0.0.1")
+    seen = world([record("a", S.RAY_RUNNING), *records], machines=machines, nodes=[at("a")[1], second])
+    assert set(tick(seen)[0].values()) == {"RAY_RUNNING", "TERMINATING"}
+    elsewhere = replace(second, ip="10.9.9.9")  # of no machine that is listed
+    unclear = replace(seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, at("a")[1], elsewhere)))
+    assert set(tick(unclear)[0].values()) == {"RAY_RUNNING", "ALLOCATED"}
+
+
 # Nodes that name another machine: an image was made of a running node.
 
 

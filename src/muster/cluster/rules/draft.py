@@ -306,8 +306,8 @@ class Draft:
             report, before = self.snapshot.runtime, self.decided.unplaced_nodes
             self._unplaced = before
             if report is not None:
-                records = self.instances.values()
-                self._unplaced = find_unplaced(report, records, before, self.now, self._grace_s)
+                records, cloud = self.instances.values(), self.snapshot.cloud or {}
+                self._unplaced = find_unplaced(report, records, before, cloud, self.now, self._grace_s)
         return self._unplaced
 
     def note_unplaced(self, is_complete: bool, are_left: bool) -> None:
