@@ -41,6 +41,8 @@ FOUND = {
     7201163: "a machine that is held past its set-up has no free room, and lets the next one be tried",
     7201570: "the minimum counts no node that is to be drained, whether the drain arrives or not",
     7201572: "a second node on a listed machine gets no record of its own, whatever machine it names",
+    7201724: "no request is repeated by a tick without a report, which does not show what is needed",
+    7201735: "reports that leave out now these nodes and now those end no machine",
     7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 

@@ -82,7 +82,7 @@ class Watch:
         return any(known is not None and serving[known.name] < known.min_nodes for known in types)
 
     def _goes(self, machine: Machine) -> bool:
-        """Returns whether the autoscaler may replace a machine: also one whose idle drain got lost just now."""
+        """Returns whether the autoscaler may replace a machine, also one whose idle drain got lost."""
         asked_at, limit_s = machine.idle_drain_at, self.world.spec.timeouts.stop_requested_s + 30
         return self._leaves(machine) or (asked_at is not None and self.world.t - asked_at <= limit_s)
 

@@ -429,12 +429,14 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
         return False
     before = draft.decided.unreported
+    # Reports that leave out now these nodes and now those are incomplete: the grace begins again.
+    is_back = bool(before) and any(i.instance_id in before for i in serving if i.node_id in listed)
     stopped = {i.instance_id for i in draft.in_state(_S.RAY_STOPPED)} if before else set()
     unreported = {name: times for name, times in before.items() if name in stopped}
     for instance in missing:
         if instance.cloud_id in unclear:
             continue
-        known = before.get(instance.instance_id)
+        known = None if is_back else before.get(instance.instance_id)
         since = draft.unreported_since(known)
         unreported[instance.instance_id] = (since, draft.now)
         is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do
