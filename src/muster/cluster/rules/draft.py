@@ -328,7 +328,8 @@ class Draft:
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE)
         # A report that lacks other nodes may lack the one that came after a dead one.
-        is_partial = any(self.instances[name].state in _SERVING for name in self.decided.unreported)
+        lacking = self.decided.unreported
+        is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*_SERVING))
         is_listed = instance.cloud_id in (self.snapshot.cloud or {})
         return may_return and ((is_partial and is_listed) or self.may_work_unseen(instance))
 
