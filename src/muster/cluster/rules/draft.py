@@ -124,22 +124,28 @@ class Decided(Struct):
 
 def decided_before(snapshot: Snapshot) -> Decided:
     """Return what holds before any rule has run."""
-    memory = snapshot.memory
+    memory, now = snapshot.memory, snapshot.now
     return Decided(
+        **{name: getattr(memory, name) for name in _REMEMBERED},
         health=dict(memory.health),
         ended_nodes=dict(memory.ended_nodes),
         ended_machines=dict(memory.ended_machines),
-        unreported=memory.unreported,
-        unplaced_nodes=memory.unplaced_nodes,
-        unclear_launches={k: one for k, one in memory.unclear_launches.items() if one.until > snapshot.now},
-        ungrowing={name: until for name, until in memory.ungrowing.items() if until > snapshot.now},
-        listed_at=memory.listed_at,
-        without_drivers=memory.without_drivers,
-        noticed=memory.noticed,
-        noticed_at=memory.noticed_at,
-        drained_until=memory.drained_until,
+        unclear_launches={k: one for k, one in memory.unclear_launches.items() if one.until > now},
+        ungrowing={name: until for name, until in memory.ungrowing.items() if until > now},
         quarantined=list(snapshot.quarantined),
     )
+
+
+# Fields that `Decided` and `Memory` share: a rule that changes one puts a new value there.
+_REMEMBERED = (
+    "unreported",
+    "unplaced_nodes",
+    "listed_at",
+    "without_drivers",
+    "noticed",
+    "noticed_at",
+    "drained_until",
+)
 
 
 class Draft:
@@ -406,6 +412,17 @@ class Draft:
     def add_verdicts(self, *verdicts: Verdict) -> None:
         self.decided.verdicts.extend(verdicts)
 
+    def add_node_verdict(self, node: Instance, reason: Reason, detail: str, *, last: bool = False) -> None:
+        """Adds why a node is as it is; of several reasons, reports show the last."""
+        verdict = Verdict(
+            subject=Subject.NODE,
+            subject_id=node.instance_id,
+            reason=reason,
+            target=node.node_type,
+            detail=detail,
+        )
+        (self.decided.node_verdicts if last else self.decided.verdicts).append(verdict)
+
     def add_cluster_verdict(self, reason: Reason, detail: str) -> None:
         self.add_verdicts(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
 
@@ -437,22 +454,16 @@ class Draft:
                 if self.snapshot.runtime is None or self.may_work_unseen(i)
             ),
             memory=Memory(
+                **{name: getattr(self.decided, name) for name in _REMEMBERED},
                 health=self.decided.health,
                 pending_idle=packing.pending_idle if packing else self.snapshot.memory.pending_idle,
                 spent=self.snapshot.memory.spent + sum(cost_of(i, self.now) for i in ended),
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 ended_machines=self.decided.ended_machines,
-                unreported=self.decided.unreported,
-                unplaced_nodes=self.decided.unplaced_nodes,
                 report_version=memory.report_version if report is None else report.version,
                 unclear_launches=self.decided.unclear_launches,
-                listed_at=self.decided.listed_at,
                 ungrowing=self.decided.ungrowing,
-                without_drivers=self.decided.without_drivers,
-                noticed=self.decided.noticed,
-                noticed_at=self.decided.noticed_at,
-                drained_until=self.decided.drained_until,
                 boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(self.snapshot.memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
