@@ -71,13 +71,7 @@ def mean_utilization(node: PackNode) -> float:
 
 
 def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0) -> Removal:
-    return Removal(
-        instance_id=InstanceId(node.key),
-        node_type=node.node_type,
-        cause=cause,
-        details=details,
-        idle_s=idle_s,
-    )
+    return Removal(InstanceId(node.key), node.node_type, cause, details, idle_s)
 
 
 def _current(
@@ -232,17 +226,13 @@ _WISHED_S = 30.0  # nothing was launched yet for a QUEUED one: once unneeded for
 Since = Mapping[str, tuple[float, ...]]
 
 
-class IdleAnswer(Struct, frozen=True, kw_only=True):
-    """An IdleAnswer has the nodes to remove and what the next pass needs to know."""
-
-    removals: tuple[Removal, ...]
-    pending_idle: Since  # what the next pass must be given
-
-
 def remove_idle(
     request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str], launch: Mapping[str, int]
-) -> IdleAnswer:
-    """Removes idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums."""
+) -> tuple[tuple[Removal, ...], Since]:
+    """Removes idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums.
+
+    The second value is `pending_idle` of the next pass.
+    """
     running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
     unbusy = (n for n in nodes if n.idle_s > 0 or n.state is not running)  # few, in most ticks
     unneeded = [n for n in unbusy if n.key and n.key not in needed and n.kind is not head]
@@ -257,10 +247,7 @@ def remove_idle(
     for node in chosen:
         what = "idle" if node.runs else "on its way and unneeded"
         removals.append(removal(node, StopCause.IDLE, f"{what} for {node.idle_s:g} s", node.idle_s))
-    return IdleAnswer(
-        removals=tuple(removals),
-        pending_idle={name: times for name, times in left.items() if times},
-    )
+    return tuple(removals), {name: times for name, times in left.items() if times}
 
 
 def idle_limit_s(known: NodeType, request: PackRequest) -> float | None:

@@ -66,17 +66,17 @@ def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
         for name, count in solution.launch.items():
             if count > 0:
                 launch[name] = launch.get(name, 0) + count
-    idle = remove_idle(request, limited.nodes, tallies.needed, launch)
+    idle, pending_idle = remove_idle(request, limited.nodes, tallies.needed, launch)
     return Packing(
         launch=launch,
         bought_offers=bought_offers(launch, limited.offers),
-        removals=limited.removals + idle.removals,
+        removals=limited.removals + idle,
         resize=resize,
         demands=wanted.demands.outcomes(tallies.demands),
         gangs=wanted.gangs.outcomes(tallies.gangs),
         constraints=wanted.constraint_outcomes(tallies),
         needed=tallies.needed,
-        pending_idle=idle.pending_idle,
+        pending_idle=pending_idle,
         offers=limited.offers,
         room=limited.room,
         price_per_hour=price_of(launch, limited.offers),

@@ -160,7 +160,7 @@ class PackRequest(Struct, frozen=True, kw_only=True):
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-class Removal(Struct, frozen=True, kw_only=True):
+class Removal(Struct, frozen=True):
     """A Removal is a node that should go."""
 
     instance_id: InstanceId

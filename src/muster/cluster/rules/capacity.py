@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from muster.base.forecast import RunningTrial, trials_by_node
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.expected_work import ExpectedWork, everyone_forecasts, expected_work
 from muster.cluster.model import (
@@ -198,27 +199,20 @@ def _unlisted(
 
 
 def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
-    launch_hash = instance.launch_hash
-    is_plain = report.status is not _IDLE and not draft.snapshot.traits.resizable and instance.offer is None
-    if is_plain:  # nearly all: fewer fields take half the time
-        return PackNode(
-            key=instance.instance_id,
-            node_type=instance.node_type,
-            total=report.total,
-            available=report.available,
-            kind=instance.kind,
-            labels=report.labels,
-            launch_hash=launch_hash,
-        )
-    return PackNode(
+    node = PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
         total=report.total,
         available=report.available,
         kind=instance.kind,
         labels=report.labels,
+        launch_hash=instance.launch_hash,
+    )
+    if report.status is not _IDLE and instance.offer is None and not draft.snapshot.traits.resizable:
+        return node  # nearly all: fewer fields take half the time
+    return replace(
+        node,
         idle_s=_idle_s(draft, instance, report) if report.status is _IDLE else 0.0,
-        launch_hash=launch_hash,
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
     )
@@ -261,7 +255,7 @@ _MOVING = (StopCause.NOTICE, StopCause.CONSOLIDATION)
 def _work_that_moves(draft: Draft) -> list[Demand]:
     """What runs on nodes that the cloud will take, or that are emptied, needs room before it asks for it."""
     found = []
-    shapes: dict[str, list[Resources]] | None = None
+    trials: dict[str, list[RunningTrial]] | None = None
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         node, known = draft.nodes.get(instance.node_id or ""), draft.types.get(instance.node_type)
         if instance.stop_cause not in _MOVING or node is None or known is None:
@@ -270,19 +264,11 @@ def _work_that_moves(draft: Draft) -> list[Demand]:
             {name: node.total.units(name) - node.available.units(name) for name in known.resources}
         ).positive()
         if node.status is not NodeStatus.DEAD and used:
-            shapes = _trial_shapes(draft) if shapes is None else shapes
+            trials = trials_by_node(draft.snapshot.forecasts) if trials is None else trials
+            shapes = (trial.shape for trial in trials.get(node.node_id, ()))
             name = f"work on {instance.instance_id}"
-            for shape, count in Counter(_parts(used, shapes.get(node.node_id, ()))).items():
+            for shape, count in Counter(_parts(used, shapes)).items():
                 found.append(Demand(shape=shape, count=count, name=name, is_asked=False))
-    return found
-
-
-def _trial_shapes(draft: Draft) -> dict[str, list[Resources]]:
-    """Returns the shapes of the trials that tuners have on each node."""
-    found: dict[str, list[Resources]] = {}
-    for forecast in draft.snapshot.forecasts:
-        for trial in forecast.trials:
-            found.setdefault(trial.node_id, []).append(trial.shape)
     return found
 
 

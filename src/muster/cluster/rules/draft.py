@@ -399,6 +399,17 @@ class Draft:
     def add_verdicts(self, *verdicts: Verdict) -> None:
         self.decided.verdicts.extend(verdicts)
 
+    def add_node_verdict(self, node: Instance, reason: Reason, detail: str, *, last: bool = False) -> None:
+        """Adds why a node is as it is; of several reasons, reports show the last."""
+        verdict = Verdict(
+            subject=Subject.NODE,
+            subject_id=node.instance_id,
+            reason=reason,
+            target=node.node_type,
+            detail=detail,
+        )
+        (self.decided.node_verdicts if last else self.decided.verdicts).append(verdict)
+
     def add_cluster_verdict(self, reason: Reason, detail: str) -> None:
         self.add_verdicts(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
 

@@ -225,7 +225,7 @@ def _shrink(draft: Draft, budget: BudgetState) -> None:
     removals: list[Removal] = []
     for one in sorted(staying, key=lambda each: (each.state is _S.RAY_RUNNING, -each.history[0].at)):
         if over > 1e-9 and not is_head(one) and one.price_per_hour:
-            removals.append(_removal(one, details))
+            removals.append(Removal(one.instance_id, one.node_type, StopCause.BUDGET, details))
             over -= one.price_per_hour
     if removals:
         draft.planned.unpaid = tuple(removals)
@@ -278,19 +278,11 @@ def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]
 def _all_workers(draft: Draft, details: str) -> tuple[Removal, ...]:
     packing = draft.planned.outcome
     leaving = {removal.instance_id for removal in packing.removals} if packing else set()
-    return tuple(_removal(one, details) for one in draft.in_state(*_SERVING) if _goes(one, leaving))
+    going = (one for one in draft.in_state(*_SERVING) if _goes(one, leaving))
+    return tuple(Removal(one.instance_id, one.node_type, StopCause.BUDGET, details) for one in going)
 
 
 def _goes(instance: Instance, leaving: set[InstanceId]) -> bool:
     """What was cancelled ends when it comes, unless its node was there first: that is drained."""
     is_on_its_way_out = instance.cancelled and instance.state is not _S.RAY_RUNNING
     return not is_head(instance) and not is_on_its_way_out and instance.instance_id not in leaving
-
-
-def _removal(instance: Instance, details: str) -> Removal:
-    return Removal(
-        instance_id=instance.instance_id,
-        node_type=instance.node_type,
-        cause=StopCause.BUDGET,
-        details=details,
-    )

@@ -11,9 +11,10 @@ from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import Instance, NodeStatus, StopCause
-from muster.cluster.plan import Drain, Resize
+from muster.cluster.plan import Drain
 from muster.cluster.planner.request import Removal
 from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.resize import ask_size
 from muster.cluster.states import InstanceState, ResizeRecord
 
 _S = InstanceState
@@ -112,16 +113,9 @@ def _broken_slices(draft: Draft, slices: Slices) -> list[Removal]:
     cloud = draft.snapshot.cloud or {}
     lost = (cloud.get(i.cloud_id) for i in draft.in_state(*_LOST) if i.cloud_id)
     broken = dict.fromkeys(machine.slice_id for machine in lost if machine is not None and machine.slice_id)
-    return [
-        Removal(
-            instance_id=one.instance_id,
-            node_type=one.node_type,
-            cause=StopCause.BROKEN_SLICE,
-            details="another machine of its slice is gone",
-        )
-        for name in broken
-        for one in slices.get(name, ())
-    ]
+    cause, details = StopCause.BROKEN_SLICE, "another machine of its slice is gone"
+    members = (one for name in broken for one in slices.get(name, ()))
+    return [Removal(one.instance_id, one.node_type, cause, details) for one in members]
 
 
 def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
@@ -141,20 +135,25 @@ def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
 def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:
     if draft.move(instance, _S.RAY_STOP_REQUESTED, removal.details, stop_cause=removal.cause) is None:
         return
-    assert instance.node_id is not None
     deadline_s = draft.spec.timeouts.drain_deadline_s
     if removal.cause is StopCause.IDLE:
         deadline_s = 0.0
     elif removal.cause is StopCause.CONSOLIDATION:
         deadline_s = max(deadline_s, NEXT_CHECKPOINT_S)
+    ask_drain(draft, instance, removal.cause, deadline_s, removal.details)
+
+
+def ask_drain(draft: Draft, instance: Instance, cause: StopCause, deadline_s: float, message: str) -> None:
+    """Asks the runtime to drain the node of a record."""
+    assert instance.node_id is not None
     draft.act(
         Drain(
             request_id=RequestId(draft.fresh("d")),
             instance_id=instance.instance_id,
             node_id=instance.node_id,
-            cause=removal.cause,
+            cause=cause,
             deadline_s=deadline_s,
-            message=removal.details,
+            message=message,
         )
     )
 
@@ -183,11 +182,4 @@ def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
     if instance is not None and instance.cloud_id and instance.state is _S.RAY_RUNNING:
         known = instance.resize or ResizeRecord()
         draft.amend(instance, resize=replace(known, desired=size, since=draft.now, asked_at=draft.now))
-        draft.act(
-            Resize(
-                request_id=RequestId(draft.fresh("z")),
-                instance_id=instance_id,
-                cloud_id=instance.cloud_id,
-                desired=size,
-            )
-        )
+        ask_size(draft, instance, size)
