@@ -358,7 +358,7 @@ class VersionsGrow:
 
 
 def requests_are_resolved_in_time(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that with a listing and a report no request waits too long; otherwise nothing can be known.
+    """Checks that with a listing and a report no request waits too long; else nobody knows if it is needed.
 
     Where machines are listed late, a launch may wait in the provider for as long as a listing takes.
     """
