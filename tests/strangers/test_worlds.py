@@ -39,6 +39,11 @@ FOUND = {
     7200069: "an unanswered request is not repeated when nothing needs it any more",
     7200153: "a new process ignores a report older than the one its ledger follows",
     7201163: "a machine that is held past its set-up has no free room, and lets the next one be tried",
+    7201570: "the minimum counts no node that is to be drained, whether the drain arrives or not",
+    7201572: "a second node on a listed machine gets no record of its own, whatever machine it names",
+    7201724: "no request is repeated by a tick without a report, which does not show what is needed",
+    7201735: "reports that leave out now these nodes and now those end no machine",
+    7201979: "a node with the ip of a machine without a type tag is on it, also as another type of the request",
     7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 

@@ -76,10 +76,15 @@ class Watch:
         is_moving = any(n.work and n.machine.taken_at is not None for n in world.nodes if n.lives)
         if is_moving or world.t - world.needed_at <= SETTLING_S:
             return True
-        known = (m for m in world.alive() if "node-without-both" not in m.quirks and not self._leaves(m))
+        known = (m for m in world.alive() if "node-without-both" not in m.quirks and not self._goes(m))
         serving = Counter(m.node_type for m in known if world.node_on(m))
         types = (world.spec.node_type(name) for name in shape)
         return any(known is not None and serving[known.name] < known.min_nodes for known in types)
+
+    def _goes(self, machine: Machine) -> bool:
+        """Returns whether the autoscaler may replace a machine, also one whose idle drain got lost."""
+        asked_at, limit_s = machine.idle_drain_at, self.world.spec.timeouts.stop_requested_s + 30
+        return self._leaves(machine) or (asked_at is not None and self.world.t - asked_at <= limit_s)
 
     def made(self, request_id: str, machines: list[Machine]) -> None:
         """Compares what exists now with the limits; what is on its way out may be replaced."""
@@ -142,7 +147,9 @@ class Watch:
         node = next((n for n in self.world.nodes if n.node_id == action.node_id), None)
         if node is not None and node.is_head and node.machine.exists:
             self.report("head-drained", action.node_id)
-        if node is not None and action.cause is not StopCause.IDLE:
+        if node is not None and action.cause is StopCause.IDLE:
+            node.machine.idle_drain_at = self.world.t
+        elif node is not None:
             node.machine.drain_asked_at = self.world.t
         if node is not None and action.cause is StopCause.BUDGET and node.machine.unpaid_at is None:
             node.machine.unpaid_at = self.world.t

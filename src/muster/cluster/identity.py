@@ -30,11 +30,13 @@ def is_of_type(node_type: str, instance: Instance, cloud: Machines) -> bool:
     """Returns whether a node of this type, with the ip of the record's machine, may be on it.
 
     The type of a machine that answers no request of ours is what its tag says, which may be wrong; that of a
-    record which a node of another machine had named may be that node's.
+    record which a node of another machine had named may be that node's. Without a tag it is one of those
+    requested.
     """
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-    listed_type = machine.node_type if machine is not None else ""
-    return node_type in ("", instance.node_type, listed_type) or instance.launch_request_id is None
+    listed_type = machine.node_type if machine is not None else instance.node_type
+    is_guessed = listed_type in ("", node_type) or instance.launch_request_id is None
+    return is_guessed or node_type in ("", instance.node_type)
 
 
 def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:

@@ -121,7 +121,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
     # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
-    unreported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    unreported: Mapping[InstanceId, tuple[float, float]] = field(default_factory=dict)
     unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
     # Of the newest report of the runtime, as far as records follow it: their changes and missing nodes.
     report_version: int = -1

@@ -94,7 +94,7 @@ class Decided(Struct):
     health: dict[str, TypeHealth]
     ended_nodes: dict[str, float]
     ended_machines: dict[str, float]
-    unreported: Mapping[str, tuple[float, float]]
+    unreported: Mapping[InstanceId, tuple[float, float]]
     unplaced_nodes: Mapping[str, UnplacedNode]
     unclear_launches: dict[str, UnclearLaunch]
     ungrowing: dict[str, float]
@@ -113,39 +113,25 @@ class Decided(Struct):
 
     def copied(self) -> Decided:
         twin = copy(self)
-        twin.health, twin.changed = self.health.copy(), self.changed.copy()
-        twin.ended_nodes, twin.ended_machines = self.ended_nodes.copy(), self.ended_machines.copy()
-        twin.unclear_launches = self.unclear_launches.copy()
-        twin.ungrowing, twin.quarantined = self.ungrowing.copy(), self.quarantined.copy()
-        twin.actions, twin.verdicts = self.actions.copy(), self.verdicts.copy()
-        twin.node_verdicts, twin.undecided = self.node_verdicts.copy(), self.undecided.copy()
+        for name in _COPIED:
+            setattr(twin, name, getattr(self, name).copy())
         return twin
+
+
+_COPIED = (
+    *("health", "ended_nodes", "ended_machines", "unclear_launches", "ungrowing"),
+    *("changed", "actions", "verdicts", "undecided", "node_verdicts", "quarantined"),
+)
+_REMEMBERED = tuple(name for name in Decided.__struct_fields__ if name in Memory.__struct_fields__)
 
 
 def decided_before(snapshot: Snapshot) -> Decided:
     """Return what holds before any rule has run."""
     memory, now = snapshot.memory, snapshot.now
-    return Decided(
-        **{name: getattr(memory, name) for name in _REMEMBERED},
-        health=dict(memory.health),
-        ended_nodes=dict(memory.ended_nodes),
-        ended_machines=dict(memory.ended_machines),
-        unclear_launches={k: one for k, one in memory.unclear_launches.items() if one.until > now},
-        ungrowing={name: until for name, until in memory.ungrowing.items() if until > now},
-        quarantined=list(snapshot.quarantined),
-    )
-
-
-# Fields that `Decided` and `Memory` share: a rule that changes one puts a new value there.
-_REMEMBERED = (
-    "unreported",
-    "unplaced_nodes",
-    "listed_at",
-    "without_drivers",
-    "noticed",
-    "noticed_at",
-    "drained_until",
-)
+    known = {name: getattr(memory, name) for name in _REMEMBERED}
+    known["unclear_launches"] = {k: one for k, one in memory.unclear_launches.items() if one.until > now}
+    known["ungrowing"] = {name: until for name, until in memory.ungrowing.items() if until > now}
+    return Decided(**known, quarantined=list(snapshot.quarantined)).copied()
 
 
 class Draft:
@@ -342,7 +328,8 @@ class Draft:
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE)
         # A report that lacks other nodes may lack the one that came after a dead one.
-        is_partial = any(self.instances[name].state in _SERVING for name in self.decided.unreported)
+        lacking = self.decided.unreported
+        is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*_SERVING))
         is_listed = instance.cloud_id in (self.snapshot.cloud or {})
         return may_return and ((is_partial and is_listed) or self.may_work_unseen(instance))
 
@@ -453,19 +440,16 @@ class Draft:
                 for i in self.in_state(InstanceState.RAY_INSTALLING)
                 if self.snapshot.runtime is None or self.may_work_unseen(i)
             ),
-            memory=Memory(
-                **{name: getattr(self.decided, name) for name in _REMEMBERED},
-                health=self.decided.health,
-                pending_idle=packing.pending_idle if packing else self.snapshot.memory.pending_idle,
-                spent=self.snapshot.memory.spent + sum(cost_of(i, self.now) for i in ended),
+            memory=replace(
+                memory,
+                **{name: getattr(self.decided, name) for name in _REMEMBERED if name != "ended_nodes"},
+                pending_idle=packing.pending_idle if packing else memory.pending_idle,
+                spent=memory.spent + sum(cost_of(i, self.now) for i in ended),
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
-                ended_machines=self.decided.ended_machines,
                 report_version=memory.report_version if report is None else report.version,
-                unclear_launches=self.decided.unclear_launches,
-                ungrowing=self.decided.ungrowing,
-                boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
-                pools=after_ends(self.snapshot.memory.pools, ended, self.now),
+                boot_s=learned_boots(memory.boot_s, self.decided.changed.values()),
+                pools=after_ends(memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
                 clock=newer_mark(memory.clock, reading) if reading else memory.clock,
                 uncharged=self.uncharged,

@@ -17,6 +17,7 @@ from muster.cluster.states import ON_CLOUD, InstanceState
 _S = InstanceState
 _DONE = (_S.RAY_STOPPED, _S.ALLOCATION_TIMEOUT, _S.RAY_INSTALL_FAILED, _S.TERMINATION_FAILED)
 _CANCELLED = (_S.ALLOCATED, _S.RAY_INSTALLING)
+_HOLDING = ON_CLOUD - frozenset(_DONE)  # a record in these states still uses its machine
 
 
 def terminate(draft: Draft) -> None:
@@ -47,18 +48,11 @@ def terminate(draft: Draft) -> None:
 def _close_stale(draft: Draft) -> None:
     """A record whose machine serves under another record ends without a call; the head's old one too."""
     done = draft.in_state(*_DONE)
-    active = _active_owners(draft) if done else set()
+    holding = (i for i in draft.instances.values() if i.cloud_id and i.state in _HOLDING)
+    active = {i.cloud_id for i in holding} if done else set()
     for instance in done:
         if instance.cloud_id in active:
             draft.move(instance, _S.TERMINATED, "another record owns the machine now")
-
-
-def _active_owners(draft: Draft) -> set[str]:
-    """Returns the machines held by a record that still uses them."""
-    return {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in _HOLDING}
-
-
-_HOLDING = ON_CLOUD - frozenset(_DONE)
 
 
 def _may_be_at_work(draft: Draft, instance: Instance) -> bool:

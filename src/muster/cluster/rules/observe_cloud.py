@@ -197,6 +197,7 @@ def _bind(
         "the machine arrived",
         cloud_id=machine.cloud_id,
         kind=machine.kind,
+        requested_at=instance.requested_at if machine.request_id else None,
         launch_hash=machine.launch_hash or instance.launch_hash,
         internal_ip=machine.internal_ip,
         external_ip=machine.external_ip,
@@ -281,6 +282,8 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
                 draft.amend(instance, missing_since=draft.now)
         elif instance.state in _BOOTING and _may_be_ended(draft, instance):
             draft.move(instance, _S.RAY_STOPPED, "the cloud no longer lists its machine")
+            if instance.requested_at is None:
+                draft.expect_late(instance)  # it was taken for the answer to the request by its type alone
         else:
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
             if instance.provisional:

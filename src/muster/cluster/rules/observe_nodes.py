@@ -220,7 +220,8 @@ class _Owners:
         if not node.ip or (is_dead if named is None else node.ip == named.internal_ip):
             return named, cloud_id
         if named is None:
-            return self._by_ip(node), cloud_id
+            found = self._by_ip(node)
+            return found, None if found is None and self._is_second(node) else cloud_id
         ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
         if node.ip in ips or not ips or (is_of_named and not is_dead and node.ip not in self._ips):
             return named, cloud_id
@@ -252,6 +253,12 @@ class _Owners:
         shown = [i for i in free if i.cloud_id in self._listed]
         found = shown or (free if node.cloud_id is None else [])
         return found[0] if len(found) == 1 else None
+
+    def _is_second(self, node: NodeReport) -> bool:
+        """Returns whether it names a machine that no list shows, and has the ip of one with another node."""
+        known = (i for i in self._ips.get(node.ip, ()) if i.cloud_id in self._listed and not node.is_head)
+        is_named = node.cloud_id is None or node.cloud_id in self._listed
+        return not is_named and any(is_of_type(node.node_type, i, self._listed) for i in known)
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
@@ -422,12 +429,14 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
         return False
     before = draft.decided.unreported
+    # Reports that leave out now these nodes and now those are incomplete: the grace begins again.
+    is_back = bool(before) and any(i.instance_id in before for i in serving if i.node_id in listed)
     stopped = {i.instance_id for i in draft.in_state(_S.RAY_STOPPED)} if before else set()
     unreported = {name: times for name, times in before.items() if name in stopped}
     for instance in missing:
         if instance.cloud_id in unclear:
             continue
-        known = before.get(instance.instance_id)
+        known = None if is_back else before.get(instance.instance_id)
         since = draft.unreported_since(known)
         unreported[instance.instance_id] = (since, draft.now)
         is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do

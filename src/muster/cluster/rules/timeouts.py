@@ -32,13 +32,14 @@ def timeouts(draft: Draft) -> None:
     """Expires records; "too long" is strictly longer than the limit.
 
     What could not be observed has not failed to come: without a list no request expires (a repeated request
-    would buy a second machine), without a report no machine is given up (its node may be there and busy).
+    would launch a second machine), without a report no machine is given up (its node may be there and busy)
+    and no request repeated (nobody may need it).
     """
     limits = draft.spec.timeouts
-    if draft.snapshot.cloud is not None:
-        for instance in _overdue(draft, _S.REQUESTED, limits.request_s):
-            _expire_request(draft, instance)
     if draft.snapshot.runtime is not None:
+        is_listed = draft.snapshot.cloud is not None
+        for instance in _overdue(draft, _S.REQUESTED, limits.request_s) if is_listed else ():
+            _expire_request(draft, instance)
         _expire_arrivals(draft)
     for instance in _overdue(draft, _S.TERMINATING, limits.terminating_s):
         draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
