@@ -147,8 +147,8 @@ class Watch:
         for asked_at, shape in self.unanswered.values():
             waited_s = world.t - asked_at
             if waited_s <= world.spec.timeouts.request_s + SETTLING_S:
-                types = ((world.spec.node_type(name), count) for name, count in shape.items())
-                price = sum((known.price_per_hour or 0.0) * count for known, count in types if known)
+                types = (*world.spec.node_types, *world.retired)
+                price = sum((one.price_per_hour or 0.0) * shape.get(one.name, 0) for one in types)
                 least += price * (waited_s + ending_s) / 3600.0
         return world.spend() + least > 0.9 * budget.total
 
