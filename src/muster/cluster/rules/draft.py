@@ -327,11 +327,13 @@ class Draft:
             return instance.since < self.now  # it was kept by an earlier tick
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE)
-        # A report that lacks other nodes may lack the one that came after a dead one.
-        lacking = self.decided.unreported
+        # The report that shows a death, and one that lacks other nodes, may lack the node that came after it.
+        before, lacking = self.snapshot.instances.get(instance.instance_id), self.decided.unreported
+        has_just_died = before is not None and before.state is InstanceState.RAY_RUNNING
         is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*_SERVING))
         is_listed = instance.cloud_id in (self.snapshot.cloud or {})
-        return may_return and ((is_partial and is_listed) or self.may_work_unseen(instance))
+        may_lack = (is_partial and is_listed) or (has_just_died and instance.node_id in self.nodes)
+        return may_return and (may_lack or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
         """Returns the records of our machines that are kept without a node: they may serve again.
