@@ -222,7 +222,8 @@ class _Owners:
         if named is None:
             found = self._by_ip(node)
             return found, None if found is None and self._is_second(node) else cloud_id
-        ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
+        is_of_named = is_of_type(node.node_type, named, self._listed) and (is_head(named) or not node.is_head)
+        ips = known_ips(named, self._listed)
         if node.ip in ips or not ips or (is_of_named and not is_dead and node.ip not in self._ips):
             return named, cloud_id
         if is_dead:
