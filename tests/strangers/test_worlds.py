@@ -43,7 +43,8 @@ FOUND = {
     7201572: "a second node on a listed machine gets no record of its own, whatever machine it names",
     7201724: "no request is repeated by a tick without a report, which does not show what is needed",
     7201735: "reports that leave out now these nodes and now those end no machine",
-    7201979: "a node with the ip of a machine without a type tag is on it, also as another type of the request",
+    7201979: "a node with the ip of a machine without a type tag is on it, as another type of its request",
+    7203067: "a budget reckons with a launch whose answer is lost",
     7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 

@@ -57,6 +57,7 @@ class Watch:
         self.world = world
         self.found: dict[str, Violation] = {}
         self.shapes: dict[str, Mapping[str, int]] = {}
+        self.unanswered: dict[str, tuple[float, Mapping[str, int]]] = {}  # launches that may have got lost
         self.excused = 0.0  # $ that no autoscaler could have saved
 
     def report(self, kind: str, text: str) -> None:
@@ -65,6 +66,7 @@ class Watch:
     # What the autoscaler asks for.
 
     def launch(self, request_id: str, shape: Mapping[str, int]) -> None:
+        self.unanswered.setdefault(request_id, (self.world.t, shape))
         known = self.shapes.setdefault(request_id, shape)
         if known != shape:
             self.report("request-changed", f"{request_id}: {dict(known)}, then {dict(shape)}")
@@ -88,6 +90,7 @@ class Watch:
 
     def made(self, request_id: str, machines: list[Machine]) -> None:
         """Compares what exists now with the limits; what is on its way out may be replaced."""
+        self.unanswered.pop(request_id, None)
         world, spec = self.world, self.world.spec
         staying = [m for m in world.alive() if not self._leaves(m) and self._is_shown(m)]
         for name, count in Counter(m.node_type for m in staying).items():
@@ -135,12 +138,18 @@ class Watch:
                 self.report("busy-terminated", f"{cloud_id} ({quirks}) with {len(busy[0].work)} at work")
 
     def _is_unpaid(self) -> bool:
-        """Returns whether what is left of the budget only just pays for the end of what exists."""
+        """Returns whether what is left of the budget only just pays for the end of what may exist."""
         world, budget = self.world, self.world.spec.budget
         if budget is None or budget.total is None:
             return False
         ending_s = world.spec.timeouts.drain_deadline_s + ENDING_S
         least = sum(m.price * ending_s / 3600.0 + _unit(m) for m in world.alive())
+        for asked_at, shape in self.unanswered.values():
+            waited_s = world.t - asked_at
+            if waited_s <= world.spec.timeouts.request_s + SETTLING_S:
+                types = (*world.spec.node_types, *world.retired)
+                price = sum((one.price_per_hour or 0.0) * shape.get(one.name, 0) for one in types)
+                least += price * (waited_s + ending_s) / 3600.0
         return world.spend() + least > 0.9 * budget.total
 
     def drain(self, action: Drain) -> None:

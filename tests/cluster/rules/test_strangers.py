@@ -27,7 +27,7 @@ from muster.cluster.budget_policy import Budget
 from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, Notice, NoticeKind, StopCause
 from muster.cluster.plan import Launch
 from muster.cluster.reconcile import reconcile
-from muster.cluster.snapshot import Memory, UnplacedNode
+from muster.cluster.snapshot import Memory, ProviderTraits, UnplacedNode
 
 OLD_NODE = UnplacedNode(since=NOW - 500.0, node_type="cpu")
 
@@ -76,6 +76,24 @@ def test_one_report_without_the_node_of_a_machine_that_no_list_has_shown_ends_no
     )
     seen = world([early], machines=[], nodes=[], memory=Memory(listed_at=NOW - 5.0))
     assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
+def test_reports_that_lack_now_these_nodes_and_now_those_begin_the_grace_again():
+    seen = world([record(name, S.RAY_RUNNING) for name in "ab"], nodes=[node("b")])
+    half = replace(seen.runtime, nodes=(HEAD_NODE,))
+    later = following(seen, tick(seen)[1], seconds=20.0, runtime=half)
+    other = replace(seen.runtime, nodes=(HEAD_NODE, node("b")))
+    last = following(later, tick(later)[1], seconds=20.0, runtime=other)
+    assert tick(last)[0] == {"a": "RAY_RUNNING", "b": "RAY_RUNNING"}
+
+
+@pytest.mark.parametrize(("shown", "end"), [("", "RAY_STOPPED"), ("b", "TERMINATING")])
+def test_a_report_that_lacks_a_node_ends_no_machine_whose_node_it_shows_dead(shown, end):
+    seen = world(
+        [record(name, S.RAY_RUNNING) for name in "ab"],
+        nodes=[node("a", NodeStatus.DEAD), *map(node, shown)],
+    )
+    assert tick(seen)[0] == {"a": end, "b": "RAY_RUNNING"}
 
 
 # A head that was replaced.
@@ -139,6 +157,21 @@ def test_a_node_that_is_older_than_the_request_of_a_machine_does_not_hold_it(req
         memory=Memory(unplaced_nodes={"n-x": OLD_NODE}),
     )
     assert tick(seen)[0] == {"a": end}
+
+
+@pytest.mark.parametrize(("state", "limit_s"), [(S.ALLOCATED, 3600.0), (S.RAY_INSTALLING, 1800.0)])
+def test_a_machine_that_an_unmatched_node_holds_has_room_until_its_time_is_over(state, limit_s):
+    for waited_s, launched in ((limit_s - 1.0, 0), (limit_s + 1.0, 1)):
+        held = record("a", state, since=NOW - waited_s)
+        plan = tick(world([held], nodes=[node("x", cloud_id=None)], demands=[demand()]))[1]
+        assert sum(isinstance(action, Launch) for action in plan.actions) == launched
+
+
+def test_a_lowered_limit_cancels_a_launch_before_a_machine_that_an_unmatched_node_holds():
+    held, asked = record("a", S.ALLOCATED), record("b", S.REQUESTED)
+    one = spec(node_type("cpu", {"CPU": 1}, max_nodes=1))
+    plan = tick(world([held, asked], nodes=[node("x", cloud_id=None)], spec=one))[1]
+    assert {r.instance_id: r.cancelled for r in plan.writes} == {"b": True}
 
 
 def test_an_unmatched_node_that_one_report_lacks_still_holds_its_machine():
@@ -312,6 +345,27 @@ def test_a_node_that_names_an_occupied_machine_holds_both_ids_that_a_list_has_fo
     assert tick(seen)[0] == {"a": "RAY_RUNNING", "b": "ALLOCATED", "t-1-i1": "ALLOCATED"}
 
 
+@pytest.mark.parametrize("state", [S.RAY_RUNNING, S.TERMINATING])
+def test_a_node_moves_to_its_own_machine_also_from_a_record_that_leaves(state):
+    machines, nodes = zip(at("a"), at("b", cloud_id="c-a"), strict=True)
+    wrong, right = record("a", state, node_id="n-b"), record("b", S.ALLOCATED)
+    _, plan = tick(world([wrong, right], machines=machines, nodes=[nodes[1]]))
+    assert {r.instance_id: r.node_id for r in plan.writes} == {"a": None, "b": "n-b"}
+
+
+def test_a_second_node_of_a_listed_machine_gets_no_record_whatever_machine_it_names():
+    (shown, first), (_, second) = at("a"), at("b", cloud_id="c-gone")
+    second = replace(second, ip=first.ip)
+    owner = record("a", S.RAY_RUNNING, internal_ip=first.ip)
+    seen = world([owner], machines=[shown], nodes=[first, second])
+    states, plan = tick(seen)
+    assert (states, plan.writes) == ({"a": "RAY_RUNNING"}, ())
+    dead = replace(seen.runtime, nodes=(HEAD_NODE, replace(first, status=NodeStatus.DEAD), second))
+    later = following(seen, plan, runtime=dead)
+    _, plan = tick(later)
+    assert ([r.cloud_id for r in created(later, plan)], plan.actions) == (["c-a"], ())
+
+
 # Two records with one address.
 
 
@@ -414,7 +468,31 @@ def test_a_record_that_a_node_of_another_type_had_named_gets_the_type_of_the_lis
     assert after(tagged, reconcile(tagged))["a"].node_type == "cpu"
 
 
+def test_a_node_is_on_the_machine_with_its_ip_that_lost_its_type_tag():
+    (shown, there) = at("a", node_type="gpu", cloud_id="c-x")
+    asked = record("a", S.ALLOCATED, launch_request_id="r-1")
+    seen = world([asked], machines=[replace(shown, node_type="")], nodes=[there])
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
 # Machines that are adopted.
+
+
+def test_a_machine_that_a_list_shows_under_two_ids_answers_one_request():
+    shown, twin = (machine(name, request_id="r-1", internal_ip="10.0.0.1") for name in "ax")
+    owner, asked = record("a", S.RAY_RUNNING, launch_request_id="r-1"), record("b", S.REQUESTED)
+    states, plan = tick(world([owner, asked], machines=[shown, twin]))
+    assert (states, sources(plan)) == ({"a": "RAY_RUNNING", "b": "REQUESTED"}, ["machine c-x"])
+
+
+@pytest.mark.parametrize(("requested_at", "expected"), [(None, 1), (1.0, 0)])
+def test_a_machine_taken_for_an_answer_by_its_type_alone_may_not_have_been_it(requested_at, expected):
+    lost = record("a", S.ALLOCATED, launch_request_id="r-1", requested_at=requested_at)
+    lost = replace(lost, missing_since=NOW - 31.0)
+    traits = ProviderTraits(listed_within_s=600.0)
+    _, plan = tick(world([lost], machines=[], traits=traits, memory=Memory(listed_at=NOW - 5.0)))
+    assert len(plan.memory.unclear_launches) == expected
+
 
 PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=3.6, max_nodes=100)
 

@@ -116,8 +116,8 @@ def with_consolidation(packing: Packing, plan: ConsolidationPlan, nodes: Iterabl
     return replace(
         packing,
         launch=launch,
-        bought_offers=bought_offers(launch, packing.offers),
-        price_per_hour=price_of(launch, packing.offers),
+        bought_offers=bought_offers(launch, packing.offers, packing.pinned),
+        price_per_hour=price_of(launch, packing.offers, packing.pinned),
         removals=(*packing.removals, *plan.removals),
         needed=packing.needed | plan.kept,
         pending_idle={name: since for name, since in left.items() if since},

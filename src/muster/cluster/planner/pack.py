@@ -32,6 +32,7 @@ from muster.cluster.planner.offers import (
     offer_states,
     price_of,
     with_block_of_offers,
+    with_offer_labels,
     without,
     without_back_off,
 )
@@ -55,12 +56,13 @@ def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
     """Returns what to buy, what to remove, and where every request goes. Tests may pass their own solver."""
     limited = resolve_limits(request)
     wanted, launch = _Wanted(request), dict(limited.bought)
-    tallies, resize = PlacementTallies(), {}
+    tallies, resize, pinned = PlacementTallies(), {}, dict[str, Mapping[str, int]]()
     if wanted.is_any:
         solver = solver or _solver(request)
-        solution = solver(_problem(request, limited, wanted))
+        solution = by_type(solver(_problem(request, limited, wanted)))
         if _leaves_constraint(solution) and wanted.drop_impossible(request, solver):
-            solution = solver(_problem(request, limited, wanted))
+            solution = by_type(solver(_problem(request, limited, wanted)))
+        pinned.update(solution.pinned)
         tallies = PlacementTallies.of(solution, limited.nodes)
         resize = {limited.nodes[index].key: size for index, size in solution.resize.items()}
         for name, count in solution.launch.items():
@@ -69,7 +71,8 @@ def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
     idle, pending_idle = remove_idle(request, limited.nodes, tallies.needed, launch)
     return Packing(
         launch=launch,
-        bought_offers=bought_offers(launch, limited.offers),
+        bought_offers=bought_offers(launch, limited.offers, pinned),
+        pinned=pinned,
         removals=limited.removals + idle,
         resize=resize,
         demands=wanted.demands.outcomes(tallies.demands),
@@ -79,7 +82,7 @@ def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
         pending_idle=pending_idle,
         offers=limited.offers,
         room=limited.room,
-        price_per_hour=price_of(launch, limited.offers),
+        price_per_hour=price_of(launch, limited.offers, pinned),
     )
 
 
@@ -153,7 +156,7 @@ def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> 
 def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> PackProblem:
     bought = limited.bought
     left = None if limited.room is None else limited.room - sum(bought.values())
-    return PackProblem(
+    problem = PackProblem(
         nodes=limited.nodes,
         offers=tuple(without(offer, bought.get(offer.node_type.name, 0)) for offer in limited.offers),
         room=left,
@@ -162,6 +165,7 @@ def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> 
         demands=wanted.demands.demands,
         conserve_gpus=request.conserve_gpus,
     )
+    return with_offer_labels(problem)
 
 
 def _solver(request: PackRequest) -> Solver:

@@ -24,7 +24,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Reason
 from muster.cluster.planner.pack import PlannedDemand, offers_of, request_of
-from muster.cluster.planner.request import PackNode, PackRequest
+from muster.cluster.planner.request import PackNode, PackRequest, labels_of
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import InstanceState, ResizeStatus
 
@@ -212,6 +212,7 @@ def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
         return node  # nearly all: fewer fields take half the time
     return replace(
         node,
+        labels={**labels_of(instance.offer, None), **report.labels},
         idle_s=_idle_s(draft, instance, report) if report.status is _IDLE else 0.0,
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
@@ -235,7 +236,7 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         available=EMPTY if draft.is_held(instance) else size,  # its node is there, unmatched: nothing is free
         state=instance.state,
         kind=instance.kind,
-        labels=known.labels if known else {},
+        labels=labels_of(instance.offer, known),
         idle_s=-1.0 if is_kept else 0.0,  # where limits shrink it goes last, because it cannot be ended yet
         launch_hash=_todays_hash(draft, instance) if is_kept else instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,

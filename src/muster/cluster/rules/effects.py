@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.base.ids import RequestId
-from muster.cluster.model import CloudInstance, IdleCluster, Instance, StopCause
+from muster.cluster.model import CloudInstance, IdleCluster, Instance, Offer, StopCause
 from muster.cluster.plan import EndCluster, Install, Reason, Terminate, base_id
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import WithoutDrivers
@@ -104,8 +104,16 @@ def install(draft: Draft) -> None:
                     instance_id=instance.instance_id,
                     cloud_id=machine.cloud_id,
                     node_type=instance.node_type,
+                    place=_place(instance),
                 )
             )
+
+
+def _place(instance: Instance) -> dict[str, str]:
+    """Returns the variables from which `ray start` makes the labels of the machine's zone and market."""
+    offer = instance.offer or Offer(market="")
+    found = {"RAY_NODE_ZONE": offer.zone, "RAY_NODE_MARKET_TYPE": offer.market}
+    return {name: value for name, value in found.items() if value}
 
 
 def _is_new(draft: Draft, instance: Instance, machine: CloudInstance) -> bool:

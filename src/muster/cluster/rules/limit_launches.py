@@ -235,7 +235,7 @@ def _shrink(draft: Draft, budget: BudgetState) -> None:
 def _price_of(draft: Draft, queued: Instance) -> float | None:
     """Returns what the machine of a record that has no offer yet may cost."""
     known = draft.types.get(queued.node_type)
-    if known is None or not known.offers:
+    if known is None or not known.offers or queued.is_pinned:
         return queued.price_per_hour
     cheapest = next(iter(by_price(draft.choices_of(known))), None)
     return queued.price_per_hour if cheapest is None else cheapest.offer.price_per_hour

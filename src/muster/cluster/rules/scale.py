@@ -164,17 +164,23 @@ def scale_up(draft: Draft) -> None:
     if packing is None or not draft.planned.may_scale:
         return
     for name, count in packing.launch.items():
-        for _ in range(count - _reinstate(draft, name, count)):
-            draft.create(_S.QUEUED, name, "wanted by the planner")
+        pinned = Counter(packing.pinned.get(name, {}))
+        for offer in (*pinned.elements(), *[""] * (count - pinned.total())):
+            known = draft.types[name].offer(offer) if offer else None
+            if not _reinstate(draft, name, offer):
+                terms = {} if known is None else {**draft.terms_of(name, known), "is_pinned": True}
+                draft.create(_S.QUEUED, name, "wanted by the planner", **terms)
     for instance_id, size in packing.resize.items():
         _resize(draft, InstanceId(instance_id), size)
 
 
-def _reinstate(draft: Draft, node_type: str, wanted: int) -> int:
-    cancelled = [i for i in draft.in_state(_S.REQUESTED) if i.cancelled and i.node_type == node_type]
-    for instance in cancelled[:wanted]:
+def _reinstate(draft: Draft, node_type: str, offer: str) -> bool:
+    """Uses a cancelled request of this type again, of the offer if one is given; False when there is none."""
+    requested = (i for i in draft.in_state(_S.REQUESTED) if i.cancelled and i.node_type == node_type)
+    instance = next((i for i in requested if offer in ("", i.offer_name)), None)
+    if instance is not None:
         draft.amend(instance, cancelled=False, stop_cause=None)
-    return min(wanted, len(cancelled))
+    return instance is not None
 
 
 def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
