@@ -262,6 +262,17 @@ def test_a_node_of_another_type_and_ip_is_not_on_the_machine_that_it_names():
     assert tick(ended)[0] == {"a": "ALLOCATED"}
 
 
+def test_a_node_with_the_ip_and_the_type_of_another_machine_is_on_that_one():
+    """Seed 8100541 of EC2: the machine that it names had lost its node, and no list had shown its ip."""
+    gpu = replace(at("b")[0], node_type="gpu")
+    clone = node("x", cloud_id="c-a", ip="10.0.0.2", node_type="gpu")
+    known = record("b", S.ALLOCATED, node_type="gpu", cancelled=True, launch_request_id="r-2")
+    lost = record("a", S.RAY_RUNNING, launch_request_id="r-1")
+    nodes = [node("a", NodeStatus.DEAD), clone]
+    seen = world([lost, known], machines=[machine("a"), gpu], nodes=nodes, spec=spec(*TYPES))
+    assert tick(seen)[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
+
+
 def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
     wrong = record("a", S.RAY_RUNNING, node_id="n-b")
     seen = world(
