@@ -270,7 +270,7 @@ def test_a_node_with_the_ip_and_the_type_of_another_machine_is_on_that_one():
     lost = record("a", S.RAY_RUNNING, launch_request_id="r-1")
     nodes = [node("a", NodeStatus.DEAD), clone]
     seen = world([lost, known], machines=[machine("a"), gpu], nodes=nodes, spec=spec(*TYPES))
-    assert tick(seen)[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
+    assert tick(following(seen, tick(seen)[1]))[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
 
 
 def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
