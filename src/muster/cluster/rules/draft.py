@@ -18,7 +18,7 @@ from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import find_unplaced, known_ips, may_be_on, unreported_since, was_elsewhere
+from muster.cluster.identity import find_unplaced, known_ips, may_be_on, was_elsewhere
 from muster.cluster.model import (
     InstallFailure,
     Instance,
@@ -307,19 +307,6 @@ class Draft:
         self._unplaced = None
         if is_complete and (are_left or self.decided.unplaced_nodes):
             self.decided.unplaced_nodes = self.unplaced
-
-    @property
-    def late_nodes(self) -> set[str]:
-        """Returns the nodes that served until now and that this report lacks, while their grace lasts."""
-        shown = {n.node_id for n in self.snapshot.runtime.nodes} if self.snapshot.runtime else set()
-        late = {i.node_id: i for i in self.in_state(*_SERVING) if i.node_id and i.node_id not in shown}
-        known, now, grace_s = self.decided.unreported, self.now, self._grace_s
-        return {
-            n for n, i in late.items() if now - self.unreported_since(known.get(i.instance_id)) <= grace_s
-        }
-
-    def unreported_since(self, known: tuple[float, float] | None) -> float:
-        return unreported_since(known, self.now, self._grace_s)
 
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
