@@ -322,16 +322,9 @@ def _waiting(draft: Draft, node: NodeReport) -> Instance | None:
     """
     if node.status is NodeStatus.DRAINING or node.cloud_id in draft.decided.ended_machines:
         return None
-    asked = [
-        i
-        for i in draft.in_state(_S.REQUESTED, _S.QUEUED)
-        if i.node_type == node.node_type and i.launch_request_id
-    ]
-    return min(asked, key=_rank, default=None)
-
-
-def _rank(instance: Instance) -> tuple[bool, bool, tuple[float, ...]]:
-    return instance.state is _S.QUEUED, instance.cancelled, instance.entered(_S.REQUESTED)
+    asked = (i for i in draft.in_state(_S.REQUESTED, _S.QUEUED) if i.launch_request_id)
+    own = (i for i in asked if i.node_type == node.node_type)
+    return min(own, key=lambda i: (i.state is _S.QUEUED, i.cancelled, i.entered(_S.REQUESTED)), default=None)
 
 
 def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance | None:

@@ -67,14 +67,12 @@ def _whole_slices(draft: Draft, slices: Slices, removals: Sequence[Removal]) -> 
         hit = Counter(slice_of[removal.instance_id] for removal in group)
         going = [one for name in _chosen_slices(draft, slices, hit, group[0].cause) for one in slices[name]]
         if group[0].cause is not StopCause.IDLE:
-            going += _coming(draft, group[0].node_type)[: len(group) - len(going)]
+            # What is still to come goes first, the newest at first: a part of a slice is of no use.
+            coming = draft.in_state(_S.REQUESTED, _S.QUEUED)[::-1]
+            coming = [one for one in coming if one.node_type == group[0].node_type]
+            going += coming[: len(group) - len(going)]
         result += [replace(group[0], instance_id=one.instance_id) for one in going]
     return result
-
-
-def _coming(draft: Draft, node_type: str) -> list[Instance]:
-    """Returns what is still to come, newest first: only because of that a part of a slice is too much."""
-    return [one for one in draft.in_state(_S.REQUESTED, _S.QUEUED) if one.node_type == node_type][::-1]
 
 
 def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopCause) -> list[str]:
