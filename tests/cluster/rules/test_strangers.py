@@ -394,6 +394,16 @@ def test_a_second_node_of_a_listed_machine_gets_no_record_whatever_machine_it_na
     assert ([r.cloud_id for r in created(later, plan)], plan.actions) == (["c-a"], ())
 
 
+def test_a_machine_that_a_node_of_another_type_had_named_has_the_type_of_its_request():
+    early = record("a", S.RAY_RUNNING, provisional=True, launch_request_id="r-1", missing_since=NOW - 9.0)
+    asked = record("b", S.REQUESTED, launch_request_id="r-2", node_type="gpu")
+    shown = machine("a", node_type="gpu", request_id="r-2", internal_ip="10.0.0.1")
+    seen = world([early, asked], machines=[shown], nodes=[node("a", ip="10.0.0.2")], spec=spec(*TYPES))
+    known = after(seen, tick(seen)[1])
+    types = {name: (known[name].launch_request_id, known[name].node_type) for name in "ab"}
+    assert types == {"a": ("r-2", "gpu"), "b": ("r-1", "cpu")}
+
+
 # Two records with one address.
 
 

@@ -490,7 +490,9 @@ def is_head(instance: Instance) -> bool:
 
 def fields_of_request(record: Instance, receiver: Instance | None = None) -> dict[str, Any]:
     """Returns what passes with a record's request to another record, which may have made one of its own."""
-    found: dict[str, Any] = {name: getattr(record, name) for name in ("launch_request_id", "requested_at")}
+    swapped = () if receiver is None else ("node_type", "launch_hash")
+    names = ("launch_request_id", "requested_at", *swapped)
+    found: dict[str, Any] = {name: getattr(record, name) for name in names}
     if record.offer is not None or (receiver is not None and receiver.offer is not None):
         found |= {"offer": record.offer, "price_per_hour": record.price_per_hour}
     return found
