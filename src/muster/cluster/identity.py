@@ -64,9 +64,11 @@ def was_elsewhere(
     """Returns whether the node was there next to the record's own node, or before its machine was requested.
 
     A machine has one node at a time. The end of the one before, at `lost_at`, may be noticed a little later.
+    Where an id was cloned, only an address proves that it was this machine's.
     """
     if instance.node_id:
-        return lost_at - node.since > grace_s
+        is_proven = not node.has_clone or bool(known_ips(instance, cloud))
+        return is_proven and lost_at - node.since > grace_s
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     tag = base_id(machine.request_id) if machine is not None and machine.request_id else None
     asked_at = instance.requested_at
@@ -85,8 +87,9 @@ def find_unplaced(
 
     A cloud id proves nothing where that machine has another node, or another node has it, too: an image was
     made of a running machine. Then the machine is the one that has the node's ip, if the list shows just one.
+    A node whose machine no list has shown may have a cloned id, and be on a machine whose ip is not known.
     """
-    placed = {i.node_id: i for i in records if i.launch_request_id or not i.provisional}
+    placed = {i.node_id: i for i in records if not i.provisional}
     live = [n for n in report.nodes if n.status is not NodeStatus.DEAD]
     left = [n for n in live if n.node_id not in placed]
     claimed, by_ip = set[CloudId | None]({None}), dict[str, CloudId | None]()
@@ -101,6 +104,7 @@ def find_unplaced(
             node_type=n.node_type,
             cloud_id=by_ip.get(n.ip) if n.cloud_id in claimed else n.cloud_id,
             ip=n.ip,
+            has_clone=n.cloud_id is not None and n.cloud_id in claimed,
         )
         for n in left
     }

@@ -98,6 +98,7 @@ class UnplacedNode(Struct, frozen=True, kw_only=True):
     node_type: str = ""
     cloud_id: CloudId | None = None  # its own, or that of the machine with its ip; None: not known
     ip: str = ""
+    has_clone: bool = False  # another node has its id
     unreported: tuple[float, float] | None = None  # the first and the newest report without it
 
 

@@ -260,6 +260,32 @@ def test_a_node_of_another_type_and_ip_is_not_on_the_machine_that_it_names():
     assert tick(ended)[0] == {"a": "ALLOCATED"}
 
 
+def test_a_node_that_names_a_machine_which_no_list_shows_holds_one_whose_ip_is_not_known():
+    """Seed 8100874 of EC2: its id was that of a machine of somebody, and its own seemed to be idle."""
+    guessed = record("x", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-1")
+    seen = world(
+        [guessed, record("a", S.ALLOCATED, cancelled=True)],
+        machines=[machine("a")],
+        nodes=[node("x", ip="10.0.0.1")],
+        memory=Memory(unplaced_nodes={"n-x": UnplacedNode(since=NOW - 5.0, node_type="cpu")}),
+    )
+    assert tick(seen)[0]["a"] == "ALLOCATED"
+    known = replace(seen, cloud={**seen.cloud, "c-a": machine("a", internal_ip="10.0.0.7")})
+    assert tick(known)[0]["a"] == "TERMINATING"
+
+
+def test_a_node_with_a_cloned_id_may_have_lived_next_to_one_that_was_taken_for_its_own():
+    """Seed 8101250 of EC2: a node of another machine named this one, whose ip no list had shown."""
+    lost = record("a", S.RAY_RUNNING)
+    other = record("b", S.RAY_RUNNING)
+    nodes = [node("a", NodeStatus.DEAD, ip="10.0.0.8"), at("b")[1], node("x", cloud_id="c-b", ip="10.0.0.1")]
+    memory = Memory(unplaced_nodes={"n-x": UnplacedNode(since=NOW - 500.0, node_type="cpu")})
+    seen = world([lost, other], machines=[machine("a"), at("b")[0]], nodes=nodes, memory=memory)
+    assert tick(seen)[0]["a"] == "RAY_STOPPED"
+    unnamed = replace(seen.runtime, nodes=(HEAD_NODE, *nodes[:2], replace(nodes[2], cloud_id=None)))
+    assert tick(replace(seen, runtime=unnamed))[0]["a"] == "TERMINATING"
+
+
 def test_a_node_with_the_ip_and_the_type_of_another_machine_is_on_that_one():
     """Seed 8100541 of EC2: the machine that it names had lost its node, and no list had shown its ip."""
     gpu = replace(at("b")[0], node_type="gpu")
