@@ -18,7 +18,7 @@ from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import find_unplaced, known_ips, may_be_on, unreported_since, was_elsewhere
+from muster.cluster.identity import find_unplaced, known_ips, may_be_on, was_elsewhere
 from muster.cluster.model import (
     InstallFailure,
     Instance,
@@ -308,30 +308,19 @@ class Draft:
         if is_complete and (are_left or self.decided.unplaced_nodes):
             self.decided.unplaced_nodes = self.unplaced
 
-    @property
-    def late_nodes(self) -> set[str]:
-        """Returns the nodes that served until now and that this report lacks, while their grace lasts."""
-        shown = {n.node_id for n in self.snapshot.runtime.nodes} if self.snapshot.runtime else set()
-        late = {i.node_id: i for i in self.in_state(*_SERVING) if i.node_id and i.node_id not in shown}
-        known, now, grace_s = self.decided.unreported, self.now, self._grace_s
-        return {
-            n for n, i in late.items() if now - self.unreported_since(known.get(i.instance_id)) <= grace_s
-        }
-
-    def unreported_since(self, known: tuple[float, float] | None) -> float:
-        return unreported_since(known, self.now, self._grace_s)
-
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
         if self.snapshot.runtime is None:
             return instance.since < self.now  # it was kept by an earlier tick
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE)
-        # A report that lacks other nodes may lack the one that came after a dead one.
-        lacking = self.decided.unreported
+        # The report that shows a death, and one that lacks other nodes, may lack the node that came after it.
+        before, lacking = self.snapshot.instances.get(instance.instance_id), self.decided.unreported
+        has_just_died = before is not None and before.state is InstanceState.RAY_RUNNING
         is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*_SERVING))
         is_listed = instance.cloud_id in (self.snapshot.cloud or {})
-        return may_return and ((is_partial and is_listed) or self.may_work_unseen(instance))
+        may_lack = (is_partial and is_listed) or (has_just_died and instance.node_id in self.nodes)
+        return may_return and (may_lack or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
         """Returns the records of our machines that are kept without a node: they may serve again.

@@ -32,7 +32,7 @@ def terminate(draft: Draft) -> None:
             continue
         if not _may_be_at_work(draft, instance):
             moved = draft.move(instance, _S.TERMINATING, _why(instance))
-        elif _is_unpaid(draft):
+        elif draft.budget is not None and draft.budget.is_overdue:  # no money to wait for unseen work
             text = f"{_why(instance)}; the budget is used up, and does not pay for waiting"
             moved = draft.move(instance, _S.TERMINATING, text, stop_cause=StopCause.BUDGET)
         else:
@@ -62,11 +62,6 @@ def _may_be_at_work(draft: Draft, instance: Instance) -> bool:
     return instance.state in _CANCELLED and (
         draft.snapshot.runtime is None or draft.may_work_unseen(instance)
     )
-
-
-def _is_unpaid(draft: Draft) -> bool:
-    """Returns whether there is no money to wait for work that cannot be seen."""
-    return draft.budget is not None and draft.budget.is_overdue
 
 
 def _is_due(draft: Draft, instance: Instance) -> bool:

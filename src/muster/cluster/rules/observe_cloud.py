@@ -98,12 +98,13 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
     if not left:
         return result
     types = requested_types(draft.instances.values(), left)
-    places = {_place(machine) for name, machine in cloud.items() if name in owned}
+    places = {(m.request_id, m.internal_ip) for name, m in cloud.items() if name in owned}
     for machine in left:
-        if machine.request_id and machine.internal_ip and _place(machine) in places:
+        place = machine.request_id, machine.internal_ip  # no two machines have both
+        if all(place) and place in places:
             draft.quarantine(f"machine {machine.cloud_id}", "listed under another id, too: ignored")
             continue
-        places.add(_place(machine))
+        places.add(place)
         usable = as_requested(machine, types, draft.types)
         if usable is not machine:
             text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
@@ -117,11 +118,6 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
             text = "without a node type it cannot be used, and counts against limits: tag or terminate it"
         draft.quarantine(f"machine {machine.cloud_id}", text)
     return result
-
-
-def _place(machine: CloudInstance) -> tuple[RequestId | None, str]:
-    """Returns what two machines do not have in common at the same time."""
-    return machine.request_id, machine.internal_ip
 
 
 def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
@@ -355,6 +351,7 @@ def _correct_type(draft: Draft, instance: Instance, machine: CloudInstance) -> N
 _CAME_LATE = "its machine came late, and has a record of its own"
 _ON_CLOUD_ORDERED = tuple(state for state in InstanceState if state in ON_CLOUD)
 _GIVEN_BACK = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
+_SERVING = (_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
 _BOOTING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING})
 _WAITED_FOR = _BOOTING | _GIVEN_BACK  # the record of a missing machine ends after a while
 
@@ -365,11 +362,12 @@ def _alive(draft: Draft) -> set[str | None]:
     if runtime is None:
         return {None}
     live = {n.node_id: n for n in runtime.nodes if n.status is not NodeStatus.DEAD}
+    shown = {n.node_id for n in runtime.nodes}  # what serves, and just this report lacks, lives
     placed = {i.node_id: i.cloud_id for i in draft.instances.values() if i.node_id}  # whatever the node names
     return {
         *live,
         *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live.values()),
-        *draft.late_nodes,
+        *(i.node_id for i in draft.in_state(*_SERVING) if i.node_id and i.node_id not in shown),
     }
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId
-from muster.cluster.identity import is_of_type, known_ips
+from muster.cluster.identity import is_of_type, known_ips, unreported_since
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, health_key
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, fields_of_request, is_head
@@ -222,8 +222,8 @@ class _Owners:
         if named is None:
             found = self._by_ip(node)
             return found, None if found is None and self._is_second(node) else cloud_id
-        ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
-        is_free = node.ip not in self._ips  # no machine that is known has it
+        is_of_named = is_of_type(node.node_type, named, self._listed) and (is_head(named) or not node.is_head)
+        ips, is_free = known_ips(named, self._listed), node.ip not in self._ips  # no known machine has it
         if node.ip in ips or (is_of_named or is_free if not ips else is_of_named and is_free and not is_dead):
             return named, cloud_id
         if is_dead:
@@ -422,7 +422,7 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
     if is_headless and not any(n.is_head and n.status is not NodeStatus.DEAD for n in draft.nodes.values()):
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
         return False
-    before = draft.decided.unreported
+    before, grace_s = draft.decided.unreported, draft.spec.timeouts.listing_grace_s
     # Reports that leave out now these nodes and now those are incomplete: the grace begins again.
     is_back = bool(before) and any(i.instance_id in before for i in serving if i.node_id in listed)
     stopped = {i.instance_id for i in draft.in_state(_S.RAY_STOPPED)} if before else set()
@@ -431,10 +431,10 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
         if instance.cloud_id in unclear:
             continue
         known = None if is_back else before.get(instance.instance_id)
-        since = draft.unreported_since(known)
+        since = unreported_since(known, draft.now, grace_s)
         unreported[instance.instance_id] = (since, draft.now)
         is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do
-        if is_drained or draft.now - since > draft.spec.timeouts.listing_grace_s or not instance.node_id:
+        if is_drained or draft.now - since > grace_s or not instance.node_id:
             _give_up_node(draft, instance)
     draft.decided.unreported = unreported
     return True
