@@ -405,6 +405,17 @@ def test_a_machine_that_a_node_of_another_type_had_named_has_the_type_of_its_req
     assert types == {"a": ("r-2", "gpu"), "b": ("r-1", "cpu")}
 
 
+@pytest.mark.parametrize("cloud", [None, ...])
+def test_a_restarted_node_with_a_cloned_id_is_on_its_machine_also_without_a_list(cloud):
+    shown, first = at("a")
+    drained = record("a", S.RAY_STOPPING, stop_cause=StopCause.BUDGET, internal_ip=first.ip)
+    nodes = [replace(first, status=NodeStatus.DEAD), node("x", cloud_id="c-gone", ip=first.ip)]
+    seen = world([drained], machines=[shown], nodes=nodes)
+    seen = seen if cloud is ... else replace(seen, cloud=cloud)
+    _, plan = tick(seen)
+    assert ([r.cloud_id for r in created(seen, plan)], plan.actions) == (["c-a"], ())
+
+
 # Two records with one address.
 
 
