@@ -146,14 +146,13 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
 
 
 def type_of(machine: CloudInstance, config: Mapping[str, NodeType]) -> str:
-    """Returns the machine's type: that of its launch hash, where just one type has it and its tag is another.
+    """Returns the machine's type: the one that has its launch hash, else what its tag says.
 
     Only what we launched has a request id, and the hash of its type.
     """
     alike = [t.name for t in config.values() if t.launch_hash and t.launch_hash == machine.launch_hash]
     is_ours = machine.request_id is not None and machine.kind is not NodeKind.UNMANAGED
-    is_wrong = machine.node_type in config and machine.node_type not in alike
-    return alike[0] if is_ours and is_wrong and len(alike) == 1 else machine.node_type
+    return alike[0] if is_ours and len(alike) == 1 else machine.node_type
 
 
 def as_requested(
