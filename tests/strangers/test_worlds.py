@@ -45,6 +45,10 @@ FOUND = {
     7201735: "reports that leave out now these nodes and now those end no machine",
     7201979: "a node with the ip of a machine without a type tag is on it, as another type of its request",
     7203067: "a budget reckons with a launch whose answer is lost",
+    7203220: "the report that first shows a death may lack the node that came after it",
+    7203253: "a budget reckons with a machine that is gone and still listed",
+    7203455: "a head that names another machine is not taken to run on that one, tagged or not",
+    8200054: "a listed machine that a node of another type had named swaps its type with its request",
     7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 

@@ -143,7 +143,11 @@ class Watch:
         if budget is None or budget.total is None:
             return False
         ending_s = world.spec.timeouts.drain_deadline_s + ENDING_S
-        least = sum(m.price * ending_s / 3600.0 + _unit(m) for m in world.alive())
+        least = 0.0
+        for machine in world.machines:  # one that is gone costs, as far as lists show, while they show it
+            gone_s = 0.0 if machine.gone_at is None else world.t - machine.gone_at
+            if gone_s <= (0.0 if machine.exists else machine.listed_for_s + SETTLING_S):
+                least += machine.price * (gone_s + ending_s) / 3600.0 + _unit(machine)
         for asked_at, shape in self.unanswered.values():
             waited_s = world.t - asked_at
             if waited_s <= world.spec.timeouts.request_s + SETTLING_S:

@@ -157,7 +157,7 @@ def test_what_was_not_launched_yet_is_withdrawn_once_nothing_has_needed_it_for_a
 
 
 @pytest.mark.parametrize("timeout_s", [None, -1.0])
-def test_pi_1_without_a_timeout_nothing_is_tracked(timeout_s):
+def test_pi_1_without_a_timeout_a_machine_stays(timeout_s):
     a = node_type("a")
     request = pack_request(
         [a],
@@ -167,7 +167,7 @@ def test_pi_1_without_a_timeout_nothing_is_tracked(timeout_s):
         idle_timeout_s=1.0,
     )
     packing = pack(request)
-    assert (packing.removals, packing.pending_idle) == ((), {})
+    assert (packing.removals, packing.pending_idle) == ((), {"a": (NOW - 500,)})
 
 
 def test_pi_1_a_machine_that_is_needed_starts_anew():

@@ -212,12 +212,10 @@ def test_the_order_of_demands_and_their_grouping_do_not_matter(request, random):
 def test_what_the_next_pass_must_remember_fits_the_machines_on_their_way(request):
     packing = pack(request)
     removed = gone(packing)
-    wished, coming = {InstanceState.QUEUED, InstanceState.REQUESTED}, set(InstanceState)
-    is_limited = request.pending_idle_s is not None and request.pending_idle_s >= 0
     waiting = Counter(
         node.node_type
         for node in request.nodes
-        if node.state in (coming - {InstanceState.RAY_RUNNING} if is_limited else wished)
+        if node.state is not InstanceState.RAY_RUNNING
         and node.kind is not NodeKind.HEAD
         and node.key not in removed
         and node.key not in packing.needed

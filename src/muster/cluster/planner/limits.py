@@ -7,6 +7,7 @@ the demand. The head is never chosen.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -220,7 +221,6 @@ def _new_node(of: NodeType) -> PackNode:
 _S = InstanceState
 # Least advanced first: these have cost the least. A launch under way cannot be undone, but is not repeated.
 COMING = (_S.QUEUED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.REQUESTED)
-_WISHED = (_S.QUEUED, _S.REQUESTED)
 _WISHED_S = 30.0  # nothing was launched yet for a QUEUED one: once unneeded for so long it is withdrawn
 
 Since = Mapping[str, tuple[float, ...]]
@@ -237,7 +237,7 @@ def remove_idle(
     unbusy = (n for n in nodes if n.idle_s > 0 or n.state is not running)  # few, in most ticks
     unneeded = [n for n in unbusy if n.key and n.key not in needed and n.kind is not head]
     since, waiting = _pending(request, unneeded)
-    late = (n for n in waiting if _waited_too_long(n, request))
+    late = (n for n in waiting if n.idle_s > _limit_s(n, request))
     expired = sorted([*_expired_running(request, unneeded), *late], key=victim_order)
     chosen = _spare(request, nodes, expired, launch) if expired else []
     # Removes one time per machine that goes; types without any are dropped.
@@ -275,10 +275,9 @@ def _pending(
 
     The oldest times go to the least advanced machines.
     """
-    states = _WISHED if _longest_s(request) is None else COMING
     groups: Groups = {}
     for node in unneeded:
-        if node.state in states:
+        if not node.runs:
             groups.setdefault(node.node_type, []).append(node)
     since: dict[str, tuple[float, ...]] = {}
     waiting: list[PackNode] = []
@@ -292,16 +291,12 @@ def _pending(
     return since, waiting
 
 
-def _waited_too_long(node: PackNode, request: PackRequest) -> bool:
-    limit_s = _longest_s(request)
-    if node.state is _S.QUEUED:
-        limit_s = _WISHED_S if limit_s is None else min(limit_s, _WISHED_S)
-    return limit_s is not None and node.state is not _S.REQUESTED and node.idle_s > limit_s
-
-
-def _longest_s(request: PackRequest) -> float | None:
+def _limit_s(node: PackNode, request: PackRequest) -> float:
+    """Returns for how long a machine on its way may be unneeded."""
     limit_s = request.pending_idle_s
-    return None if limit_s is None or limit_s < 0 else limit_s
+    if limit_s is None or limit_s < 0 or node.state is _S.REQUESTED:
+        limit_s = math.inf
+    return min(limit_s, _WISHED_S) if node.state is _S.QUEUED else limit_s
 
 
 def _spare(

@@ -38,7 +38,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import Reason, attempt_of, base_id
-from muster.cluster.rules.draft import MISSED_S, Draft, fields_of_request, is_head
+from muster.cluster.rules.draft import AWAITED, MISSED_S, SERVING, Draft, fields_of_request, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
@@ -98,12 +98,13 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
     if not left:
         return result
     types = requested_types(draft.instances.values(), left)
-    places = {_place(machine) for name, machine in cloud.items() if name in owned}
+    places = {(m.request_id, m.internal_ip) for name, m in cloud.items() if name in owned}
     for machine in left:
-        if machine.request_id and machine.internal_ip and _place(machine) in places:
+        place = machine.request_id, machine.internal_ip  # no two machines have both
+        if all(place) and place in places:
             draft.quarantine(f"machine {machine.cloud_id}", "listed under another id, too: ignored")
             continue
-        places.add(_place(machine))
+        places.add(place)
         usable = as_requested(machine, types, draft.types)
         if usable is not machine:
             text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
@@ -117,11 +118,6 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
             text = "without a node type it cannot be used, and counts against limits: tag or terminate it"
         draft.quarantine(f"machine {machine.cloud_id}", text)
     return result
-
-
-def _place(machine: CloudInstance) -> tuple[RequestId | None, str]:
-    """Returns what two machines do not have in common at the same time."""
-    return machine.request_id, machine.internal_ip
 
 
 def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
@@ -280,7 +276,7 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
         if not _is_gone(draft, instance, lives):
             if instance.missing_since is None:
                 draft.amend(instance, missing_since=draft.now)
-        elif instance.state in _BOOTING and _may_be_ended(draft, instance):
+        elif instance.state in AWAITED and _may_be_ended(draft, instance):
             draft.move(instance, _S.RAY_STOPPED, "the cloud no longer lists its machine")
             if instance.requested_at is None:
                 draft.expect_late(instance)  # it was taken for the answer to the request by its type alone
@@ -355,8 +351,7 @@ def _correct_type(draft: Draft, instance: Instance, machine: CloudInstance) -> N
 _CAME_LATE = "its machine came late, and has a record of its own"
 _ON_CLOUD_ORDERED = tuple(state for state in InstanceState if state in ON_CLOUD)
 _GIVEN_BACK = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
-_BOOTING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING})
-_WAITED_FOR = _BOOTING | _GIVEN_BACK  # the record of a missing machine ends after a while
+_WAITED_FOR = _GIVEN_BACK | {*AWAITED}  # the record of a missing machine ends after a while
 
 
 def _alive(draft: Draft) -> set[str | None]:
@@ -365,11 +360,12 @@ def _alive(draft: Draft) -> set[str | None]:
     if runtime is None:
         return {None}
     live = {n.node_id: n for n in runtime.nodes if n.status is not NodeStatus.DEAD}
+    shown = {n.node_id for n in runtime.nodes}  # what serves, and just this report lacks, lives
     placed = {i.node_id: i.cloud_id for i in draft.instances.values() if i.node_id}  # whatever the node names
     return {
         *live,
         *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live.values()),
-        *draft.late_nodes,
+        *(i.node_id for i in draft.in_state(*SERVING) if i.node_id and i.node_id not in shown),
     }
 
 
@@ -389,7 +385,7 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
         return (is_missed or not is_unheard) and (not lives or draft.snapshot.runtime is None)
     if instance.provisional:
         return _waited(draft, instance, _patience_s(draft, instance, lives))
-    if lives or (instance.state not in _BOOTING and _may_be_ended(draft, instance)):
+    if lives or (instance.state not in AWAITED and _may_be_ended(draft, instance)):
         return False
     return _waited(draft, instance, grace_s) and not draft.may_work_unseen(instance)
 

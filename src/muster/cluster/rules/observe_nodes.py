@@ -9,10 +9,10 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId
-from muster.cluster.identity import is_of_type, known_ips
+from muster.cluster.identity import is_of_type, known_ips, unreported_since
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, health_key
 from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import Draft, fields_of_request, is_head
+from muster.cluster.rules.draft import SERVING, Draft, fields_of_request, is_head
 from muster.cluster.states import INSTANCE_MACHINE, ON_CLOUD, InstanceState
 
 _S = InstanceState
@@ -109,7 +109,7 @@ def _move_misplaced(draft: Draft) -> None:
         if is_elsewhere and node.node_type in ("", right.node_type):
             if node.cloud_id != right.cloud_id:
                 _name_wrong_id(draft, node)
-            if wrong.state in _SERVED - {_S.RAY_STOPPED}:
+            if wrong.state in SERVING:
                 draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
             else:
                 draft.amend(wrong, node_id=None)
@@ -222,7 +222,8 @@ class _Owners:
         if named is None:
             found = self._by_ip(node)
             return found, None if found is None and self._is_second(node) else cloud_id
-        ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
+        is_of_named = is_of_type(node.node_type, named, self._listed) and (is_head(named) or not node.is_head)
+        ips = known_ips(named, self._listed)
         if node.ip in ips or (not ips and (is_of_named or node.ip not in self._ips)):
             return named, cloud_id
         if is_dead:
@@ -321,16 +322,9 @@ def _waiting(draft: Draft, node: NodeReport) -> Instance | None:
     """
     if node.status is NodeStatus.DRAINING or node.cloud_id in draft.decided.ended_machines:
         return None
-    asked = [
-        i
-        for i in draft.in_state(_S.REQUESTED, _S.QUEUED)
-        if i.node_type == node.node_type and i.launch_request_id
-    ]
-    return min(asked, key=_rank, default=None)
-
-
-def _rank(instance: Instance) -> tuple[bool, bool, tuple[float, ...]]:
-    return instance.state is _S.QUEUED, instance.cancelled, instance.entered(_S.REQUESTED)
+    asked = (i for i in draft.in_state(_S.REQUESTED, _S.QUEUED) if i.launch_request_id)
+    own = (i for i in asked if i.node_type == node.node_type)
+    return min(own, key=lambda i: (i.state is _S.QUEUED, i.cancelled, i.entered(_S.REQUESTED)), default=None)
 
 
 def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance | None:
@@ -422,13 +416,13 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
     node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks. One with
     another head's node shows that the head was replaced, whatever the provider still lists.
     """
-    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
+    serving = draft.in_state(*SERVING)
     missing = [instance for instance in serving if instance.node_id not in listed]
     is_headless = any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing)
     if is_headless and not any(n.is_head and n.status is not NodeStatus.DEAD for n in draft.nodes.values()):
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
         return False
-    before = draft.decided.unreported
+    before, grace_s = draft.decided.unreported, draft.spec.timeouts.listing_grace_s
     # Reports that leave out now these nodes and now those are incomplete: the grace begins again.
     is_back = bool(before) and any(i.instance_id in before for i in serving if i.node_id in listed)
     stopped = {i.instance_id for i in draft.in_state(_S.RAY_STOPPED)} if before else set()
@@ -437,10 +431,10 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
         if instance.cloud_id in unclear:
             continue
         known = None if is_back else before.get(instance.instance_id)
-        since = draft.unreported_since(known)
+        since = unreported_since(known, draft.now, grace_s)
         unreported[instance.instance_id] = (since, draft.now)
         is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do
-        if is_drained or draft.now - since > draft.spec.timeouts.listing_grace_s or not instance.node_id:
+        if is_drained or draft.now - since > grace_s or not instance.node_id:
             _give_up_node(draft, instance)
     draft.decided.unreported = unreported
     return True

@@ -13,7 +13,7 @@ from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import Instance, NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.cluster.planner.request import Removal
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import STAYING, Draft, is_head
 from muster.cluster.rules.resize import ask_size
 from muster.cluster.states import InstanceState, ResizeRecord
 
@@ -37,7 +37,6 @@ def scale_down(draft: Draft) -> None:
             _remove(draft, instance, removal)
 
 
-_STAYING = (_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
 _LOST = (_S.RAY_STOPPED, _S.TERMINATING, _S.TERMINATION_FAILED)
 
 Slices = dict[str, list[Instance]]
@@ -47,7 +46,7 @@ def _slices(draft: Draft) -> Slices:
     """Returns the staying machines of each slice; {} where machines stand alone."""
     found: Slices = {}
     cloud = draft.snapshot.cloud or {}
-    for instance in draft.in_state(*_STAYING):
+    for instance in draft.in_state(*STAYING):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         is_staying = not instance.cancelled or instance.state is _S.RAY_RUNNING
         if machine is not None and machine.slice_id and is_staying:
@@ -67,14 +66,12 @@ def _whole_slices(draft: Draft, slices: Slices, removals: Sequence[Removal]) -> 
         hit = Counter(slice_of[removal.instance_id] for removal in group)
         going = [one for name in _chosen_slices(draft, slices, hit, group[0].cause) for one in slices[name]]
         if group[0].cause is not StopCause.IDLE:
-            going += _coming(draft, group[0].node_type)[: len(group) - len(going)]
+            # What is still to come goes first, the newest at first: a part of a slice is of no use.
+            coming = draft.in_state(_S.REQUESTED, _S.QUEUED)[::-1]
+            coming = [one for one in coming if one.node_type == group[0].node_type]
+            going += coming[: len(group) - len(going)]
         result += [replace(group[0], instance_id=one.instance_id) for one in going]
     return result
-
-
-def _coming(draft: Draft, node_type: str) -> list[Instance]:
-    """Returns what is still to come, newest first: only because of that a part of a slice is too much."""
-    return [one for one in draft.in_state(_S.REQUESTED, _S.QUEUED) if one.node_type == node_type][::-1]
 
 
 def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopCause) -> list[str]:

@@ -47,9 +47,10 @@ def timeouts(draft: Draft) -> None:
     _end_unpaid(draft)
     for instance in _overdue(draft, _S.RAY_STOP_REQUESTED, limits.stop_requested_s):
         _expire_stop(draft, instance)
-    for instance in draft.in_state(_S.RAY_STOPPING):
-        if draft.now - instance.since > _longest_drain_s(draft, instance):
-            _end_drain(draft, instance)
+    for instance in draft.in_state(_S.RAY_STOPPING):  # drains of others are left alone
+        is_late = draft.now - instance.since > _longest_drain_s(draft, instance)
+        if is_late and instance.stop_cause is not None and not is_head(instance):
+            draft.move(instance, _S.RAY_STOPPED, "the drain is long past its deadline")
     for state in _WARN_ONLY:
         for instance in _overdue(draft, state, limits.warn_s):
             _warn(draft, instance)
@@ -187,12 +188,6 @@ def _longest_drain_s(draft: Draft, instance: Instance) -> float:
     if instance.stop_cause is StopCause.CONSOLIDATION:
         given_s = NEXT_CHECKPOINT_S
     return max(limits.drain_deadline_s, given_s) + limits.stopping_s
-
-
-def _end_drain(draft: Draft, instance: Instance) -> None:
-    """The machine is taken long after the drain's deadline. Drains of others are left alone."""
-    if instance.stop_cause is not None and not is_head(instance):
-        draft.move(instance, _S.RAY_STOPPED, "the drain is long past its deadline")
 
 
 def _warn(draft: Draft, instance: Instance, why: str = "") -> None:
