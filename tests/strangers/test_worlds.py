@@ -48,6 +48,7 @@ FOUND = {
     7203220: "the report that first shows a death may lack the node that came after it",
     7203253: "a budget reckons with a machine that is gone and still listed",
     7203455: "a head that names another machine is not taken to run on that one, tagged or not",
+    8200054: "a listed machine that a node of another type had named swaps its type with its request",
     7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 

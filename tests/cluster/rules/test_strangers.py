@@ -283,9 +283,10 @@ def test_a_node_with_a_cloned_id_may_have_lived_next_to_one_that_was_taken_for_i
     nodes = [node("a", NodeStatus.DEAD, ip="10.0.0.8"), at("b")[1], node("x", cloud_id="c-b", ip="10.0.0.1")]
     memory = Memory(unplaced_nodes={"n-x": UnplacedNode(since=NOW - 500.0, node_type="cpu")})
     seen = world([lost, other], machines=[machine("a"), at("b")[0]], nodes=nodes, memory=memory)
-    assert tick(seen)[0]["a"] == "RAY_STOPPED"
+    later = following(seen, tick(seen)[1])
+    assert tick(later)[0]["a"] == "RAY_STOPPED"
     unnamed = replace(seen.runtime, nodes=(HEAD_NODE, *nodes[:2], replace(nodes[2], cloud_id=None)))
-    assert tick(replace(seen, runtime=unnamed))[0]["a"] == "TERMINATING"
+    assert tick(replace(later, runtime=unnamed))[0]["a"] == "TERMINATING"
 
 
 def test_a_node_with_the_ip_and_the_type_of_another_machine_is_on_that_one():
@@ -392,6 +393,16 @@ def test_a_second_node_of_a_listed_machine_gets_no_record_whatever_machine_it_na
     later = following(seen, plan, runtime=dead)
     _, plan = tick(later)
     assert ([r.cloud_id for r in created(later, plan)], plan.actions) == (["c-a"], ())
+
+
+def test_a_machine_that_a_node_of_another_type_had_named_has_the_type_of_its_request():
+    early = record("a", S.RAY_RUNNING, provisional=True, launch_request_id="r-1", missing_since=NOW - 9.0)
+    asked = record("b", S.REQUESTED, launch_request_id="r-2", node_type="gpu")
+    shown = machine("a", node_type="gpu", request_id="r-2", internal_ip="10.0.0.1")
+    seen = world([early, asked], machines=[shown], nodes=[node("a", ip="10.0.0.2")], spec=spec(*TYPES))
+    known = after(seen, tick(seen)[1])
+    types = {name: (known[name].launch_request_id, known[name].node_type) for name in "ab"}
+    assert types == {"a": ("r-2", "gpu"), "b": ("r-1", "cpu")}
 
 
 # Two records with one address.

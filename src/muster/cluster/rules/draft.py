@@ -47,9 +47,9 @@ from muster.cluster.snapshot import (
 )
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
-_AWAITED = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
-_STAYING = (*_AWAITED, InstanceState.RAY_RUNNING)
-_SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
+AWAITED = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)  # their nodes have not come yet
+STAYING = (*AWAITED, InstanceState.RAY_RUNNING)
+SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
 MISSED_S = 300.0  # no list lacks a machine for longer; ids may be used again
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
@@ -205,7 +205,7 @@ class Draft:
         One that is to go, and is not terminated because its node runs or may run unseen, is still there.
         """
         running = InstanceState.RAY_RUNNING
-        staying = self.in_state(*_STAYING)
+        staying = self.in_state(*STAYING)
         kept = (i for i in staying if not i.cancelled or i.state is running)
         ours = (i for i in kept if i.launch_request_id or not i.provisional)
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
@@ -285,7 +285,7 @@ class Draft:
         """Returns whether a machine would be given up by now, if no unseen node could be on it."""
         limits = self.spec.timeouts
         limit_s = limits.allocate_s if instance.state is InstanceState.ALLOCATED else limits.install_s
-        is_due = instance.state in _AWAITED and self.now - instance.since > limit_s
+        is_due = instance.state in AWAITED and self.now - instance.since > limit_s
         return is_due and self.may_work_unseen(instance)
 
     @property
@@ -317,7 +317,7 @@ class Draft:
         # The report that shows a death, and one that lacks other nodes, may lack the node that came after it.
         before, lacking = self.snapshot.instances.get(instance.instance_id), self.decided.unreported
         has_just_died = before is not None and before.state is InstanceState.RAY_RUNNING
-        is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*_SERVING))
+        is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*SERVING))
         is_listed = instance.cloud_id in (self.snapshot.cloud or {})
         may_lack = (is_partial and is_listed) or (has_just_died and instance.node_id in self.nodes)
         return may_return and (may_lack or self.may_work_unseen(instance))
@@ -329,7 +329,7 @@ class Draft:
         """
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
         kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
-        cancelled = (i for i in self.in_state(*_AWAITED) if i.cancelled and self.may_work_unseen(i))
+        cancelled = (i for i in self.in_state(*AWAITED) if i.cancelled and self.may_work_unseen(i))
         return [*kept, *(i for i in cancelled if i.launch_request_id or not i.provisional)]
 
     def fresh(self, prefix: str) -> str:
@@ -413,7 +413,7 @@ class Draft:
         node, now, since = Subject.NODE, self.now, memory.verdict_since
         dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self.decided.verdicts])
         ended = [i for i in self.decided.changed.values() if i.state is InstanceState.TERMINATED]
-        is_followed = self.decided.changed or self.in_state(*_AWAITED)
+        is_followed = self.decided.changed or self.in_state(*AWAITED)
         report = self.snapshot.runtime if is_followed else None
         return Plan(
             tick_id=self.snapshot.tick_id,
@@ -490,7 +490,9 @@ def is_head(instance: Instance) -> bool:
 
 def fields_of_request(record: Instance, receiver: Instance | None = None) -> dict[str, Any]:
     """Returns what passes with a record's request to another record, which may have made one of its own."""
-    found: dict[str, Any] = {name: getattr(record, name) for name in ("launch_request_id", "requested_at")}
+    swapped = () if receiver is None else ("node_type", "launch_hash")
+    names = ("launch_request_id", "requested_at", *swapped)
+    found: dict[str, Any] = {name: getattr(record, name) for name in names}
     if record.offer is not None or (receiver is not None and receiver.offer is not None):
         found |= {"offer": record.offer, "price_per_hour": record.price_per_hour}
     return found

@@ -10,13 +10,12 @@ from msgspec.structs import replace
 from muster.base.ids import RequestId
 from muster.cluster.model import CloudInstance, IdleCluster, Instance, Offer, StopCause
 from muster.cluster.plan import EndCluster, Install, Reason, Terminate, base_id
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import AWAITED, Draft, is_head
 from muster.cluster.snapshot import WithoutDrivers
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 _S = InstanceState
 _DONE = (_S.RAY_STOPPED, _S.ALLOCATION_TIMEOUT, _S.RAY_INSTALL_FAILED, _S.TERMINATION_FAILED)
-_CANCELLED = (_S.ALLOCATED, _S.RAY_INSTALLING)
 _HOLDING = ON_CLOUD - frozenset(_DONE)  # a record in these states still uses its machine
 
 
@@ -26,7 +25,7 @@ def terminate(draft: Draft) -> None:
     if draft.snapshot.traits.read_only:
         return
     going: dict[str, Instance] = {}
-    cancelled = [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
+    cancelled = [i for i in draft.in_state(*AWAITED) if i.cancelled]
     for instance in (*draft.in_state(*_DONE), *cancelled):
         if is_head(instance) or instance.provisional or not _is_due(draft, instance):
             continue
@@ -59,9 +58,7 @@ def _may_be_at_work(draft: Draft, instance: Instance) -> bool:
     """Returns whether a node that cannot be seen may be at work on a machine that is to go."""
     if instance.state is _S.RAY_STOPPED:
         return draft.may_be_restarted(instance)
-    return instance.state in _CANCELLED and (
-        draft.snapshot.runtime is None or draft.may_work_unseen(instance)
-    )
+    return instance.state in AWAITED and (draft.snapshot.runtime is None or draft.may_work_unseen(instance))
 
 
 def _is_due(draft: Draft, instance: Instance) -> bool:

@@ -37,7 +37,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import Reason, base_id
-from muster.cluster.rules.draft import MISSED_S, Draft, fields_of_request, is_head
+from muster.cluster.rules.draft import AWAITED, MISSED_S, SERVING, Draft, fields_of_request, is_head
 from muster.cluster.rules.timeouts import fail_refused
 from muster.cluster.states import ON_CLOUD, InstanceState
 
@@ -246,7 +246,7 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
         if not _is_gone(draft, instance, lives):
             if instance.missing_since is None:
                 draft.amend(instance, missing_since=draft.now)
-        elif instance.state in _BOOTING and _may_be_ended(draft, instance):
+        elif instance.state in AWAITED and _may_be_ended(draft, instance):
             draft.move(instance, _S.RAY_STOPPED, "the cloud no longer lists its machine")
             if instance.requested_at is None:
                 draft.expect_late(instance)  # it was taken for the answer to the request by its type alone
@@ -321,9 +321,7 @@ def _correct_type(draft: Draft, instance: Instance, machine: CloudInstance) -> N
 _CAME_LATE = "its machine came late, and has a record of its own"
 _ON_CLOUD_ORDERED = tuple(state for state in InstanceState if state in ON_CLOUD)
 _GIVEN_BACK = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
-_SERVING = (_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
-_BOOTING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING})
-_WAITED_FOR = _BOOTING | _GIVEN_BACK  # the record of a missing machine ends after a while
+_WAITED_FOR = _GIVEN_BACK | {*AWAITED}  # the record of a missing machine ends after a while
 
 
 def _alive(draft: Draft) -> set[str | None]:
@@ -337,7 +335,7 @@ def _alive(draft: Draft) -> set[str | None]:
     return {
         *live,
         *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live.values()),
-        *(i.node_id for i in draft.in_state(*_SERVING) if i.node_id and i.node_id not in shown),
+        *(i.node_id for i in draft.in_state(*SERVING) if i.node_id and i.node_id not in shown),
     }
 
 
@@ -357,7 +355,7 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
         return (is_missed or not is_unheard) and (not lives or draft.snapshot.runtime is None)
     if instance.provisional:
         return _waited(draft, instance, _patience_s(draft, instance, lives))
-    if lives or (instance.state not in _BOOTING and _may_be_ended(draft, instance)):
+    if lives or (instance.state not in AWAITED and _may_be_ended(draft, instance)):
         return False
     return _waited(draft, instance, grace_s) and not draft.may_work_unseen(instance)
 

@@ -12,7 +12,7 @@ from muster.base.ids import CloudId
 from muster.cluster.identity import is_of_type, known_ips, unreported_since
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, health_key
 from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import Draft, fields_of_request, is_head
+from muster.cluster.rules.draft import SERVING, Draft, fields_of_request, is_head
 from muster.cluster.states import INSTANCE_MACHINE, ON_CLOUD, InstanceState
 
 _S = InstanceState
@@ -109,7 +109,7 @@ def _move_misplaced(draft: Draft) -> None:
         if is_elsewhere and node.node_type in ("", right.node_type):
             if node.cloud_id != right.cloud_id:
                 _name_wrong_id(draft, node)
-            if wrong.state in _SERVED - {_S.RAY_STOPPED}:
+            if wrong.state in SERVING:
                 draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
             else:
                 draft.amend(wrong, node_id=None)
@@ -416,7 +416,7 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
     node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks. One with
     another head's node shows that the head was replaced, whatever the provider still lists.
     """
-    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
+    serving = draft.in_state(*SERVING)
     missing = [instance for instance in serving if instance.node_id not in listed]
     is_headless = any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing)
     if is_headless and not any(n.is_head and n.status is not NodeStatus.DEAD for n in draft.nodes.values()):

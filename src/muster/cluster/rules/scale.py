@@ -13,7 +13,7 @@ from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import Instance, NodeStatus, StopCause
 from muster.cluster.plan import Drain
 from muster.cluster.planner.request import Removal
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import STAYING, Draft, is_head
 from muster.cluster.rules.resize import ask_size
 from muster.cluster.states import InstanceState, ResizeRecord
 
@@ -37,7 +37,6 @@ def scale_down(draft: Draft) -> None:
             _remove(draft, instance, removal)
 
 
-_STAYING = (_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
 _LOST = (_S.RAY_STOPPED, _S.TERMINATING, _S.TERMINATION_FAILED)
 
 Slices = dict[str, list[Instance]]
@@ -47,7 +46,7 @@ def _slices(draft: Draft) -> Slices:
     """Returns the staying machines of each slice; {} where machines stand alone."""
     found: Slices = {}
     cloud = draft.snapshot.cloud or {}
-    for instance in draft.in_state(*_STAYING):
+    for instance in draft.in_state(*STAYING):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         is_staying = not instance.cancelled or instance.state is _S.RAY_RUNNING
         if machine is not None and machine.slice_id and is_staying:
