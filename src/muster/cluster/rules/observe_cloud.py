@@ -27,15 +27,7 @@ from msgspec.structs import replace
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.backoff import after_success
 from muster.cluster.identity import as_requested, requested_types, type_of
-from muster.cluster.model import (
-    CloudInstance,
-    Instance,
-    NodeKind,
-    NodeStatus,
-    Offer,
-    StopCause,
-    health_key,
-)
+from muster.cluster.model import CloudInstance, Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Reason, base_id
 from muster.cluster.rules.draft import AWAITED, MISSED_S, SERVING, Draft, fields_of_request, is_head
 from muster.cluster.rules.timeouts import fail_refused
