@@ -40,15 +40,7 @@ from muster.cluster.plan import (
     attempt_of,
     base_id,
 )
-from muster.cluster.ports import (
-    CloudProvider,
-    Drainer,
-    Installer,
-    Ledger,
-    PortErrors,
-    Ports,
-    TickResult,
-)
+from muster.cluster.ports import CloudProvider, Drainer, Installer, Ledger, PortErrors, Ports, TickResult
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined, Snapshot
 from muster.cluster.states import InstanceState

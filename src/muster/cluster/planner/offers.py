@@ -319,11 +319,7 @@ def after_ends(
 
 
 def risks(
-    spec: ClusterSpec,
-    pools: Mapping[str, PoolRecord],
-    live: Iterable[Instance],
-    lost_s: float,
-    now: float,
+    spec: ClusterSpec, pools: Mapping[str, PoolRecord], live: Iterable[Instance], lost_s: float, now: float
 ) -> dict[str, float]:
     """Returns for every spot offer the share of its price that is expected to be lost with its machines.
 

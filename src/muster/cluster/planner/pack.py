@@ -16,12 +16,7 @@ from msgspec.structs import replace
 from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.model import ClusterSpec, Constraint, Demand, Gang, NodeKind, NodeType, Objective
 from muster.cluster.plan import Verdict
-from muster.cluster.planner.demand_classes import (
-    CountedGangs,
-    MergedDemands,
-    PlacementTallies,
-    could_hold,
-)
+from muster.cluster.planner.demand_classes import CountedGangs, MergedDemands, PlacementTallies, could_hold
 from muster.cluster.planner.explain import explain
 from muster.cluster.planner.limits import LimitedCluster, remove_idle, resolve_limits
 from muster.cluster.planner.offers import (
@@ -275,10 +270,7 @@ def request_of(
 
 
 def offers_of(
-    spec: ClusterSpec,
-    health: Mapping[str, TypeHealth],
-    now: float,
-    risks: Mapping[str, float] = NO_RISKS,
+    spec: ClusterSpec, health: Mapping[str, TypeHealth], now: float, risks: Mapping[str, float] = NO_RISKS
 ) -> tuple[TypeOffer, ...]:
     """Return every node type that can be launched now, with its back-off; `risks` as in `pools.risks`."""
     scores = availabilities(health)

@@ -217,9 +217,7 @@ class Draft:
         within_s, attempt = self.snapshot.traits.listed_within_s, len(instance.history)
         if within_s and instance.launch_request_id:
             self.decided.unclear_launches[f"{instance.instance_id}/{attempt}"] = UnclearLaunch(
-                request_id=instance.launch_request_id,
-                node_type=instance.node_type,
-                until=self.now + within_s,
+                request_id=instance.launch_request_id, node_type=instance.node_type, until=self.now + within_s
             )
 
     def unclear_by_type(self) -> Counter[str]:

@@ -115,10 +115,7 @@ def _room_at_best_price(request: PackRequest, shape: Resources) -> int:
 
 
 def _of_shape(
-    subject: Subject,
-    items: Sequence[Gang | Demand],
-    outcomes: Sequence[ItemOutcome],
-    shape: Resources,
+    subject: Subject, items: Sequence[Gang | Demand], outcomes: Sequence[ItemOutcome], shape: Resources
 ) -> list[tuple[Subject, ItemOutcome]]:
     found = zip(items, outcomes, strict=True)
     return [(subject, outcome) for item, outcome in found if _shape_of(item) == shape]
@@ -154,11 +151,7 @@ def _verdicts(draft: Draft, request: PackRequest, held: Held) -> list[Verdict]:
     for (subject, name, text), amount in amounts.items():
         found.append(
             Verdict(
-                subject=subject,
-                subject_id=name,
-                reason=Reason.WAITING_FOR_TURN,
-                count=amount,
-                detail=text,
+                subject=subject, subject_id=name, reason=Reason.WAITING_FOR_TURN, count=amount, detail=text
             )
         )
     return found

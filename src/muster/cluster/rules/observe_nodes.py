@@ -225,8 +225,8 @@ class _Owners:
             found = self._by_ip(node)
             return found, None if found is None and self._is_second(node) else cloud_id
         is_of_named = is_of_type(node.node_type, named, self._listed) and (is_head(named) or not node.is_head)
-        ips, is_free = known_ips(named, self._listed), node.ip not in self._ips  # no known machine has it
-        if node.ip in ips or (is_of_named or is_free if not ips else is_of_named and is_free and not is_dead):
+        ips = known_ips(named, self._listed)
+        if node.ip in ips or (not ips and (is_of_named or node.ip not in self._ips)):
             return named, cloud_id
         if is_dead:
             return None, None
