@@ -407,10 +407,10 @@ class SpendAddsUp:
         if not missed or (is_known and record.state is not _S.TERMINATED):
             return
         since = max(missed[0], self._given_back[record.instance_id]) if is_known else missed[0]
-        due = since + cluster.spec.spec.timeouts.listing_grace_s
+        # A head is not terminated: its record ends once its node is given up, a grace after that.
+        due = since + cluster.spec.spec.timeouts.listing_grace_s * (1 + (machine.kind is NodeKind.HEAD))
         due += cluster.stood_still_s(since)  # the grace is counted by the controller's clock
-        # The record of a lost head ends with the list after the report that gave its node up.
-        if sum(due < at < now for at in missed) > MOST_OVERDUE + (machine.kind is NodeKind.HEAD):
+        if sum(due < at < now for at in missed) > MOST_OVERDUE:
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
 
 
