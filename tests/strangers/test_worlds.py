@@ -54,9 +54,7 @@ FOUND = {
 
 
 # The first report after a downtime lacks a node that came meanwhile: its machine has timed out unseen.
-OPEN = pytest.param(
-    7200328, marks=pytest.mark.xfail(strict=True, reason="a timeout passes while nobody looks")
-)
+OPEN = pytest.param(7200328, marks=pytest.mark.xfail(strict=True, reason="a timeout passes unseen"))
 
 
 @pytest.mark.parametrize("seed", [*FOUND, OPEN])
