@@ -103,6 +103,7 @@ class WorldMaker:
             cloud_id=cloud_id if state in ON_CLOUD and not self.is_broken() else None,
             node_id=node_id if state in RUNNING | {S.RAY_STOPPED} and not self.is_broken() else None,
             launch_request_id=None if self.is_broken() else pick(REQUEST_IDS[:2]),
+            requested_at=pick([None, NOW - 50.0]),
             cancelled=state is S.REQUESTED and pick(RARELY),
             stop_cause=pick([None, StopCause.IDLE, StopCause.MAX_NODES]),
             missing_since=pick([None, NOW - 10.0, NOW - 100.0]),

@@ -7,13 +7,25 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 from tests.cluster.fakes import START, Stage
-from tests.cluster.worlds import HEAD_MACHINE, HEAD_NODE, S, after, machine, node, past, record, spec, world
+from tests.cluster.worlds import (
+    HEAD_MACHINE,
+    HEAD_NODE,
+    S,
+    after,
+    machine,
+    node,
+    past,
+    record,
+    spec,
+    world,
+)
 from tests.support.builders import NOW, node_type
 
 from muster.base.clock import Boot
 from muster.cluster.budget_policy import Budget
 from muster.cluster.controller import ClusterController
 from muster.cluster.cost import spend_so_far
+from muster.cluster.model import RuntimeReport
 from muster.cluster.observe import FailureInbox, Observer
 from muster.cluster.plan import Drain, Plan
 from muster.cluster.ports import Ledger
@@ -37,6 +49,19 @@ def booted(stage, boot_id="b-1", elapsed_s=50.0):
 def remembered(stage, seen):
     """The ledger after the plan of this snapshot."""
     stage.store.commit(seen.version, reconcile(seen))
+
+
+@pytest.mark.parametrize(("head", "version"), [("n-head", None), ("n-new", 8)])
+def test_a_new_process_ignores_a_report_older_than_what_its_ledger_follows_unless_the_head_is_new(
+    head, version
+):
+    stage = Stage()
+    stage.provider.answers["list_instances"] = {HEAD_MACHINE.cloud_id: HEAD_MACHINE}
+    stage.runtime.answers["read"] = RuntimeReport(version=9, nodes=(HEAD_NODE,))
+    remembered(stage, booted(stage).observe()[0])
+    stage.runtime.answers["read"] = RuntimeReport(version=8, nodes=(replace(HEAD_NODE, node_id=head),))
+    seen = booted(stage).observe()[0].runtime
+    assert (seen and seen.version) == version
 
 
 @pytest.mark.parametrize("jump_s", [MONTH_S, -4000.0])

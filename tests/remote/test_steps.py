@@ -147,6 +147,11 @@ def test_a_worker_gets_the_variables_that_ray_and_its_autoscaler_read(config):
     assert (setup.initialization_commands, setup.setup_commands) == (("first",), ("shared", "worker"))
 
 
+def test_a_worker_gets_the_variables_that_ray_makes_the_labels_of_its_offer_from(config):
+    setup = worker_setup(config, node_type="big", cloud_id="i-7", head_ip="h", place={"RAY_NODE_ZONE": "z"})
+    assert setup.start_environment["RAY_NODE_ZONE"] == "z"
+
+
 def test_only_start_commands_get_secrets(config):
     setup = worker_setup(config, node_type="big", cloud_id="i-7", head_ip="h", secrets={"T": "x"})
     takes = {

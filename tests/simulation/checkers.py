@@ -358,14 +358,14 @@ class VersionsGrow:
 
 
 def requests_are_resolved_in_time(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that with a listing no request waits too long; without one, nothing can be known.
+    """Checks that with a listing and a report no request waits too long; else nobody knows if it is needed.
 
     Where machines are listed late, a launch may wait in the provider for as long as a listing takes.
     """
     plan, limit_s = cluster.store.committed, cluster.spec.spec.timeouts.request_s
     late_s = cluster.cloud.traits().listed_within_s
     limit_s = max(limit_s, late_s) + late_s
-    if plan is None or cluster.cloud.listed is None:
+    if plan is None or cluster.cloud.listed is None or cluster.runtime.report_read is None:
         return
     for instance in cluster.store.live.values():
         if instance.state is _S.REQUESTED and plan.at - instance.since > limit_s:

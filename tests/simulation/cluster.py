@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from tests.simulation.garbage import corrupt
@@ -158,6 +158,7 @@ class FaultyCluster(SimulatedCluster):
 
     spec_class = EditedSpec
     runtime_class = FaultyRuntime
+    forgets_hosts: ClassVar[bool] = False  # a new head knows taken hosts only by what they answer
     spec: EditedSpec
     runtime: FaultyRuntime
 

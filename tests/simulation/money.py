@@ -16,7 +16,7 @@ from tests.simulation.setups import is_tried
 from muster.base.ids import CloudId, InstanceId, RequestId
 from muster.cluster.cost import spend_so_far
 from muster.cluster.expected_work import boot_time
-from muster.cluster.model import Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
+from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Launch, Plan, base_id
 from muster.cluster.planner.offers import lost_work_s, risks
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -117,7 +117,7 @@ def _counts(record: Instance) -> bool:
     """
     if record.offer is None or record.state in (_S.QUEUED, _S.REQUESTED):
         return record.offer is not None
-    is_held = record.cancelled and record.state in (_S.ALLOCATED, _S.RAY_INSTALLING)
+    is_held = record.cancelled and record.state in _STAYING
     is_kept = (record.state is _S.RAY_STOPPED or is_held) and not record.provisional
     return record.state in ON_CLOUD and (is_kept or not _is_leaving(record))
 
@@ -137,17 +137,16 @@ class PurchasesAreExplained:
     """
 
     def __init__(self) -> None:
-        self._wanted = self._explained = 0
+        self._wanted = self._explained = self._restores = 0
         self._held: set[CloudId] = set()  # machines that a requested record ever had
         self._let_go: set[CloudId] = set()  # of these, the ones whose record ended and was explained
-        self._heads = 0
         self._most: dict[str | None, float] = {}  # the highest limit so far of each type; None: the cluster's
         self._heads = 0
         self._forgotten: dict[str | None, float] = {}  # machines above a limit when a new head started
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
-        if len(cluster.restored_at) != self._heads:  # what was leaving is without a record until it is listed
-            self._heads = len(cluster.restored_at)
+        if len(cluster.restored_at) != self._restores:  # what was leaving has no record until it is listed
+            self._restores = len(cluster.restored_at)
             self._let_go |= self._held - {i.cloud_id for i in cluster.store.live.values() if i.cloud_id}
         given_back = {cloud_id for _, cloud_id in cluster.cloud.terminated}
         for commit in cluster.store.commits:
@@ -157,7 +156,7 @@ class PurchasesAreExplained:
                 yield from self._repeated(cluster, before, record)
                 yield from self._ended(cluster, commit, before, record, given_back)
         bought = sum(machine.request_id is not None for machine in cluster.cloud.machines.values())
-        if bought > self._wanted + self._explained:
+        if bought > self._wanted + self._explained + _taken_again(cluster):
             yield f"{bought} machines bought, {self._wanted} wanted, {self._explained} replacements explained"
         yield from self._limits(cluster, given_back)
 
@@ -203,26 +202,28 @@ class PurchasesAreExplained:
         paid = [m for m in cluster.cloud.alive() if m.cloud_id not in given_back]
         leaving = {i.cloud_id for i in cluster.store.live.values() if _is_leaving(i)}
         late = self._late(cluster)
-        paid = [m for m in paid if m.cloud_id not in leaving and m.cloud_id not in late]
-        counts = Counter[str | None](machine.node_type for machine in paid)
-        counts[None] = len(paid)
-        for name in self._above(cluster, counts):
+        staying = [m for m in paid if m.cloud_id not in leaving and m.cloud_id not in late]
+        counts = _by_type(staying)
+        for name in self._above(cluster, counts, _by_type(paid)):
             which = "the maximum of the cluster" if name is None else "its maximum"
             what = "machines" if name is None else f"machines of {name}"
             yield f"{counts[name]} {what} are paid for, {which} is {self._most.get(name, 0):g}"
 
-    def _above(self, cluster: FaultyCluster, counts: Counter[str | None]) -> list[str | None]:
+    def _above(
+        self, cluster: FaultyCluster, counts: Counter[str | None], paid: Counter[str | None]
+    ) -> list[str | None]:
         """Returns the types, or None for the cluster, of which too many are paid for.
 
         A head that starts from an older ledger has forgotten which machines came late or were on their way
-        out, so they count as staying again: then, and until they are gone, the number must not grow.
+        out, so they count as staying again once they are listed: until they are gone, there may be as many
+        as were paid for then.
         """
-        over = {name: max(0.0, count - self._most.get(name, 0)) for name, count in counts.items()}
+        over = {name: max(0.0, count - self._most.get(name, 0)) for name, count in paid.items()}
         if len(cluster.restored_at) != self._heads:
             self._heads, self._forgotten = len(cluster.restored_at), over
-        found = [name for name, more in over.items() if more > self._forgotten.get(name, 0.0)]
         self._forgotten = {n: min(more, self._forgotten.get(n, 0.0)) for n, more in over.items()}
-        return found
+        most = {name: self._most.get(name, 0) + self._forgotten.get(name, 0.0) for name in counts}
+        return [name for name, count in counts.items() if count > most[name]]
 
     def _raise_limit(self, name: str | None, limit: float) -> None:
         self._most[name] = max(self._most.get(name, 0), limit)
@@ -241,6 +242,27 @@ class PurchasesAreExplained:
             elif machine.cloud_id not in self._held or machine.cloud_id in self._let_go:
                 late.add(machine.cloud_id)
         return late
+
+
+def _by_type(machines: list[CloudMachine]) -> Counter[str | None]:
+    """Counts machines by type, and under None all of them."""
+    found = Counter[str | None](machine.node_type for machine in machines)
+    found[None] = len(machines)
+    return found
+
+
+def _taken_again(cluster: FaultyCluster) -> int:
+    """Returns how many hosts a new head took for requests that hosts of the head before it answer.
+
+    Only the host knows that it was taken, and while it does not answer nobody else can say so.
+    """
+    if not (cluster.forgets_hosts and cluster.restored_at):
+        return 0
+    asked = {call.request_id: sum(call.shape.values()) for call in cluster.cloud.launch_calls}
+    made = [m for m in cluster.cloud.machines.values() if m.request_id is not None]
+    count = Counter(machine.request_id for machine in made)
+    again = {machine.request_id for machine in made if machine.created_at > cluster.restored_at[0]}
+    return sum(max(0, count[name] - asked.get(name, 0)) for name in again if name is not None)
 
 
 def _requests(record: Instance | None) -> int:
@@ -336,14 +358,18 @@ class SpendAddsUp:
         live = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
         if not any(node.is_head for node in live):
             return  # the runtime has just started: a report without the head's own node shows who is back
-        if any(node.cloud_id not in cluster.cloud.machines for node in live):
+        records = cluster.store.live.values()
+        followed = {record.node_id for record in records}
+        if any(
+            node.cloud_id not in cluster.cloud.machines
+            or (node.node_id not in followed and not _is_named_by(cluster, node))
+            for node in live
+        ):
             self._missed.clear()  # it may run on any machine, as far as anyone can see
             return
         nodes = {node.node_id for node in live}
         alive = {record.cloud_id for record in cluster.store.live.values() if record.node_id in nodes}
         alive |= {node.cloud_id for node in live}  # a node that names the machine, whoever follows it
-        records = cluster.store.live.values()
-        followed = {record.node_id for record in records}
         # Of a node on a machine that no list shows, only another address proves that it is not on this one.
         has_unseen = any(node.cloud_id not in listed and node.node_id not in followed for node in live)
         unclear = {record.cloud_id for record in records if has_unseen and not record.internal_ip}
@@ -381,10 +407,17 @@ class SpendAddsUp:
         if not missed or (is_known and record.state is not _S.TERMINATED):
             return
         since = max(missed[0], self._given_back[record.instance_id]) if is_known else missed[0]
-        due = since + cluster.spec.spec.timeouts.listing_grace_s
+        # A head is not terminated: its record ends once its node is given up, a grace after that.
+        due = since + cluster.spec.spec.timeouts.listing_grace_s * (1 + (machine.kind is NodeKind.HEAD))
         due += cluster.stood_still_s(since)  # the grace is counted by the controller's clock
         if sum(due < at < now for at in missed) > MOST_OVERDUE:
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
+
+
+def _is_named_by(cluster: FaultyCluster, node: NodeReport) -> bool:
+    """Returns whether the node names the machine that it is on, and not the one its image was made of."""
+    truth = cluster.runtime.nodes.get(node.node_id)
+    return truth is not None and truth.machine.cloud_id == node.cloud_id
 
 
 class SpendFollowsTrueTime:

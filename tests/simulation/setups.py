@@ -17,14 +17,19 @@ _UNDER_WAY = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
 def is_tried(cluster: FaultyCluster, plan: Plan, key: str) -> bool:
     """Returns whether a machine under way tries what could not be set up lately: no other is bought."""
     health = plan.memory.health.get(key)
-    return health is not None and health.is_on_trial and bool(_under_way(cluster, key))
+    return health is not None and health.is_on_trial and bool(_under_way(cluster, key, plan.at))
 
 
-def _under_way(cluster: FaultyCluster, key: str) -> list[Instance]:
+def _under_way(cluster: FaultyCluster, key: str, at: float) -> list[Instance]:
+    """Returns the machines that try it; one that is only kept for a node that may be there tries nothing."""
+    limits = cluster.spec.spec.timeouts
+    within_s = {_S.ALLOCATED: limits.allocate_s, _S.RAY_INSTALLING: limits.install_s}
     return [
         record
         for record in cluster.store.live.values()
-        if health_key(record.node_type, record.offer_name) == key and record.state in _UNDER_WAY
+        if health_key(record.node_type, record.offer_name) == key
+        and record.state in _UNDER_WAY
+        and at - record.since <= within_s.get(record.state, float("inf"))
     ]
 
 
@@ -67,7 +72,7 @@ class FailedSetupsPause:
                 continue
             if at - failed_at < pause_s:
                 yield f"{key} was asked for {at - failed_at:g} s after a set-up failed"
-            asked = [max(one.entered(_S.REQUESTED), default=0.0) for one in _under_way(cluster, key)]
+            asked = [max(one.entered(_S.REQUESTED), default=0.0) for one in _under_way(cluster, key, at)]
             alike = [time for time in asked if time > failed_at]
             if count > 1 or len(alike) > 1:
                 yield f"{key}: {len(alike)} machines on trial at once after a set-up failed"

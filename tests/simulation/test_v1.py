@@ -9,7 +9,12 @@ from tests.series import length
 from tests.simulation.fault_rates import KINDS
 from tests.simulation.v1_cloud import V1Run
 
-FOUND = (26, 48, 59, 74)  # late listings, lost replies and kills brought more machines than the maximum
+FOUND = (
+    *(26, 48, 59, 74),  # late listings, lost replies and kills brought more machines than the maximum
+    7200161,  # a record that had swapped its request was taken to be requested after an unknown node came
+    *(7300129, 7300446),  # a machine taken for an answer by its type vanished: the true answer came later
+    7200354,  # a machine that one list showed twice answered the request of another, which came later
+)
 SEEDS = (*range(length(15, 30)), *FOUND)
 
 

@@ -72,7 +72,8 @@ class SimNodeProvider(NodeProvider):
 
     def internal_ip(self, node_id: str) -> str | None:
         machine = self._cloud.machines.get(CloudId(node_id))
-        return machine.shown().internal_ip if machine is not None else None
+        shown = machine.shown() if machine is not None else self._seen.get(node_id)
+        return shown.internal_ip if shown is not None else None
 
     def external_ip(self, node_id: str) -> str | None:
         return None

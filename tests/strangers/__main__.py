@@ -105,6 +105,8 @@ def trace(story: Story, result: TickResult | None, begin: float, end: float) -> 
     for note in result.plan.quarantined:
         sys.stdout.write(f"  note {note.source}: {note.message}\n")
     waiting = [(w.name, w.bundles[0]) for w in world.works if w.waits]
+    shown = [(n.node_id, n.status.name) for n in result.runtime.nodes] if result.runtime else None
+    sys.stdout.write(f"  report {shown}\n")
     sys.stdout.write(f"  waiting {waiting} constraint {world.constraint}\n")
 
 

@@ -15,6 +15,7 @@ from muster.cluster.controller import ClusterController, Ports
 from muster.cluster.model import ClusterSpec
 from muster.cluster.plan import Drain, Plan
 from muster.cluster.ports import Ledger, TickResult
+from muster.errors import ProviderError
 
 if TYPE_CHECKING:
     from tests.strangers.run import Story
@@ -86,7 +87,11 @@ class Process:
 
     def _launch(self, request_id, shape, offers=()) -> None:
         self.watch.launch(request_id, shape)
-        self.cloud.launch(request_id, shape, offers)
+        try:
+            self.cloud.launch(request_id, shape, offers)
+        except ProviderError:
+            self.watch.unanswered.pop(request_id, None)
+            raise
 
     def _terminate(self, request_id: RequestId, cloud_ids: Sequence[str]) -> None:
         self.watch.terminate(cloud_ids)

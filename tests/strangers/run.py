@@ -115,8 +115,18 @@ class Story:
         is_blind = result is None or result.snapshot.cloud is None or result.runtime is None
         self.watch.tick(seconds, is_blind=is_blind or not (result and result.is_decided))
         self.log(self, result)
+        if world.is_calm and result is not None:
+            self._tag_unusable(result)
         if self.process.is_dead:
             self.restart(world.stream("downtime").uniform(1, 60))
+
+    def _tag_unusable(self, result: TickResult) -> None:
+        """Somebody gives a machine its type tag back where the log says that nobody else can know it."""
+        named = {note.source for note in result.plan.quarantined}
+        for machine in self.world.alive():
+            is_used = any(one.cloud_id == machine.cloud_id for one in result.records)
+            if not machine.shown_type and not is_used and f"machine {machine.cloud_id}" in named:
+                machine.shown_type = machine.node_type
 
     def restart(self, downtime_s: float) -> None:
         """Starts the next process; meanwhile somebody may have set the clock."""

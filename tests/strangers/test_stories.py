@@ -9,7 +9,7 @@ from tests.strangers.truth import Machine, Work
 
 from muster.base.resources import Resources
 from muster.cluster.budget_policy import Budget
-from muster.cluster.model import Backoff, ClusterSpec, Demand, NodeType, Objective, Timeouts
+from muster.cluster.model import Backoff, ClusterSpec, Demand, LaunchLimits, NodeType, Objective, Timeouts
 from muster.errors import Throttled
 
 HEAD = NodeType(name="head", resources=Resources.of(CPU=0), max_nodes=1, price_per_hour=0.1)
@@ -88,7 +88,6 @@ def test_a_repeated_launch_that_is_turned_away_may_have_happened() -> None:
     assert (violations(story), len(workers(story))) == ([], 1)
 
 
-@pytest.mark.xfail(strict=True, reason="conformance with Ray (RC-15): an unanswered request is repeated")
 def test_a_request_that_nothing_needs_any_more_is_not_repeated() -> None:
     story = begin()
     start(story)
@@ -98,9 +97,14 @@ def test_a_request_that_nothing_needs_any_more_is_not_repeated() -> None:
     assert (violations(story), len(workers(story))) == ([], 0)
 
 
-def known(fault: str) -> pytest.MarkDecorator:
-    """A fault that is known and not fixed yet; the test must be freed of this mark when it is."""
-    return pytest.mark.xfail(strict=True, reason=fault)
+def test_a_machine_that_waits_for_its_launch_is_withdrawn_when_nothing_needs_it_any_more() -> None:
+    """Worlds 7200066 and 7200069: the launch limit held it back until nothing was wanted."""
+    story = begin(limits=LaunchLimits(max_concurrent=1))
+    start(story, count=2)
+    steps(story, 1, "launch-swallowed")
+    story.world.works.clear()
+    steps(story, 40)
+    assert (violations(story), len(workers(story))) == ([], 0)
 
 
 def test_a_cancelled_machine_on_which_an_unknown_node_may_work_counts_against_the_limit() -> None:
@@ -187,7 +191,6 @@ def test_a_node_that_one_report_lacks_keeps_its_machine() -> None:
     assert (violations(story), len(workers(story))) == ([], 3)
 
 
-@known("identity: a report that lacks nodes which an earlier process has seen")
 def test_an_older_report_after_a_restart_ends_no_machine() -> None:
     story = begin()
     start(story)

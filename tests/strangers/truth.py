@@ -42,6 +42,7 @@ class Machine:
     ends_at: float | None = None
     gone_at: float | None = None
     drain_asked_at: float | None = None  # the last drain of its node that was not for idleness
+    idle_drain_at: float | None = None  # the last one that was
     unpaid_at: float | None = None  # the first drain of its node because of the budget
     taken_at: float | None = None  # an interruption notice: when the cloud takes it
 

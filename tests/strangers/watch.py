@@ -57,6 +57,7 @@ class Watch:
         self.world = world
         self.found: dict[str, Violation] = {}
         self.shapes: dict[str, Mapping[str, int]] = {}
+        self.unanswered: dict[str, tuple[float, Mapping[str, int]]] = {}  # launches that may have got lost
         self.excused = 0.0  # $ that no autoscaler could have saved
 
     def report(self, kind: str, text: str) -> None:
@@ -65,11 +66,11 @@ class Watch:
     # What the autoscaler asks for.
 
     def launch(self, request_id: str, shape: Mapping[str, int]) -> None:
+        self.unanswered.setdefault(request_id, (self.world.t, shape))
         known = self.shapes.setdefault(request_id, shape)
         if known != shape:
             self.report("request-changed", f"{request_id}: {dict(known)}, then {dict(shape)}")
-        elif known is shape and "~" not in request_id and not self._is_needed(shape):
-            # An unanswered request is repeated whether it is still needed or not, as Ray does.
+        elif known is shape and not self._is_needed(shape):
             self.report("unneeded", f"{request_id}: {dict(shape)}, and nothing has been wanted")
 
     def _is_needed(self, shape: Mapping[str, int]) -> bool:
@@ -77,13 +78,19 @@ class Watch:
         is_moving = any(n.work and n.machine.taken_at is not None for n in world.nodes if n.lives)
         if is_moving or world.t - world.needed_at <= SETTLING_S:
             return True
-        known = (m for m in world.alive() if "node-without-both" not in m.quirks and not self._leaves(m))
+        known = (m for m in world.alive() if "node-without-both" not in m.quirks and not self._goes(m))
         serving = Counter(m.node_type for m in known if world.node_on(m))
         types = (world.spec.node_type(name) for name in shape)
         return any(known is not None and serving[known.name] < known.min_nodes for known in types)
 
+    def _goes(self, machine: Machine) -> bool:
+        """Returns whether the autoscaler may replace a machine, also one whose idle drain got lost."""
+        asked_at, limit_s = machine.idle_drain_at, self.world.spec.timeouts.stop_requested_s + 30
+        return self._leaves(machine) or (asked_at is not None and self.world.t - asked_at <= limit_s)
+
     def made(self, request_id: str, machines: list[Machine]) -> None:
         """Compares what exists now with the limits; what is on its way out may be replaced."""
+        self.unanswered.pop(request_id, None)
         world, spec = self.world, self.world.spec
         staying = [m for m in world.alive() if not self._leaves(m) and self._is_shown(m)]
         for name, count in Counter(m.node_type for m in staying).items():
@@ -131,19 +138,31 @@ class Watch:
                 self.report("busy-terminated", f"{cloud_id} ({quirks}) with {len(busy[0].work)} at work")
 
     def _is_unpaid(self) -> bool:
-        """Returns whether what is left of the budget only just pays for the end of what exists."""
+        """Returns whether what is left of the budget only just pays for the end of what may exist."""
         world, budget = self.world, self.world.spec.budget
         if budget is None or budget.total is None:
             return False
         ending_s = world.spec.timeouts.drain_deadline_s + ENDING_S
-        least = sum(m.price * ending_s / 3600.0 + _unit(m) for m in world.alive())
+        least = 0.0
+        for machine in world.machines:  # one that is gone costs, as far as lists show, while they show it
+            gone_s = 0.0 if machine.gone_at is None else world.t - machine.gone_at
+            if gone_s <= (0.0 if machine.exists else machine.listed_for_s + SETTLING_S):
+                least += machine.price * (gone_s + ending_s) / 3600.0 + _unit(machine)
+        for asked_at, shape in self.unanswered.values():
+            waited_s = world.t - asked_at
+            if waited_s <= world.spec.timeouts.request_s + SETTLING_S:
+                types = (*world.spec.node_types, *world.retired)
+                price = sum((one.price_per_hour or 0.0) * shape.get(one.name, 0) for one in types)
+                least += price * (waited_s + ending_s) / 3600.0
         return world.spend() + least > 0.9 * budget.total
 
     def drain(self, action: Drain) -> None:
         node = next((n for n in self.world.nodes if n.node_id == action.node_id), None)
         if node is not None and node.is_head and node.machine.exists:
             self.report("head-drained", action.node_id)
-        if node is not None and action.cause is not StopCause.IDLE:
+        if node is not None and action.cause is StopCause.IDLE:
+            node.machine.idle_drain_at = self.world.t
+        elif node is not None:
             node.machine.drain_asked_at = self.world.t
         if node is not None and action.cause is StopCause.BUDGET and node.machine.unpaid_at is None:
             node.machine.unpaid_at = self.world.t

@@ -87,6 +87,7 @@ class WorkerAccess:
             node_type=action.node_type,
             cloud_id=action.cloud_id,
             head_ip=self._head_ip,
+            place=action.place,
             secrets={"RAY_AUTH_MODE": "token", _TOKEN: token} if token else {},
         )
         lock = f"{config.provider.lock_dir}/{LOCK}" if _is_host(config) else ""

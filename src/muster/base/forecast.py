@@ -7,6 +7,7 @@ the writer's clock, or seconds from `at`; a forecast that is not renewed within 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,6 +56,14 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     done: float | None = None  # share of its expected work that is done
     deadline: float | None = None  # the experiment's, since the epoch
     budget_left: float | None = None  # $ that it may still spend; None: it has no budget
+
+
+def trials_by_node(forecasts: Iterable[Forecast]) -> dict[str, list[RunningTrial]]:
+    """Returns the trials that tuners have on each node."""
+    found: dict[str, list[RunningTrial]] = {}
+    for trial in (trial for forecast in forecasts for trial in forecast.trials):
+        found.setdefault(trial.node_id, []).append(trial)
+    return found
 
 
 def last_of(forecast: Forecast, at: float) -> Forecast:

@@ -40,15 +40,7 @@ from muster.cluster.plan import (
     attempt_of,
     base_id,
 )
-from muster.cluster.ports import (
-    CloudProvider,
-    Drainer,
-    Installer,
-    Ledger,
-    PortErrors,
-    Ports,
-    TickResult,
-)
+from muster.cluster.ports import CloudProvider, Drainer, Installer, Ledger, PortErrors, Ports, TickResult
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined, Snapshot
 from muster.cluster.states import InstanceState
@@ -133,14 +125,11 @@ class Executor:
             return False
 
     def _is_under_way(self, action: Action) -> bool:
-        port: CloudProvider | Drainer | Installer | None = None
-        if isinstance(action, Launch | Terminate):
-            port = self._ports.provider
-        elif isinstance(action, Drain):
-            port = self._ports.drainer
-        elif isinstance(action, Install):
-            port = self._ports.installer
-        return port is not None and port.under_way(action.request_id)
+        port: CloudProvider | Drainer | Installer | None = self._ports.provider
+        if not isinstance(action, Launch | Terminate):
+            port = self._ports.drainer if isinstance(action, Drain) else self._ports.installer
+        is_long = isinstance(action, Launch | Terminate | Drain | Install)
+        return is_long and port is not None and port.under_way(action.request_id)
 
     def _call(self, action: Action) -> None:
         spell = self._ids.spell
@@ -354,25 +343,14 @@ class ClusterController:
             return ledger
         decided = {action.request_id for action in plan.actions}
         within_s = snapshot.traits.listed_within_s
-        launched = frozenset(
-            action.request_id
-            for action in (ledger.outbox if within_s else ())
-            if isinstance(action, Launch) and action.request_id not in self._own
-            if is_wanted(action, ledger.instances)
-        )
-        may_run = frozenset(
-            action.request_id
-            for action in ledger.outbox
-            if isinstance(action, Install) and action.request_id not in decided
-            if action.instance_id in plan.occupied
-        )
-        paused = frozenset(
-            action.request_id
-            for action in ledger.outbox
-            if isinstance(action, Launch) and action.request_id in self._executor.turned_away
-            if any(is_blocked(plan.memory.health.get(name), plan.at) for name in action.shape)
-        )
-        withheld = may_run | launched | paused
+        launches = [action for action in ledger.outbox if isinstance(action, Launch)]
+        foreign = (a for a in launches if within_s and a.request_id not in self._own)
+        launched = frozenset(a.request_id for a in foreign if is_wanted(a, ledger.instances))
+        refused = (a for a in launches if a.request_id in self._executor.turned_away)
+        health, now = plan.memory.health, plan.at
+        paused = {a.request_id for a in refused if any(is_blocked(health.get(t), now) for t in a.shape)}
+        older = (a for a in ledger.outbox if isinstance(a, Install) and a.request_id not in decided)
+        withheld = launched | paused | {a.request_id for a in older if a.instance_id in plan.occupied}
         actions = [action for action in ledger.outbox if action.request_id not in withheld]
         done = self._executor.execute(actions, ledger.instances, decided)
         if launched and snapshot.now - (self._started_at or 0.0) > within_s:

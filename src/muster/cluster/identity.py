@@ -30,20 +30,28 @@ def is_of_type(node_type: str, instance: Instance, cloud: Machines) -> bool:
     """Returns whether a node of this type, with the ip of the record's machine, may be on it.
 
     The type of a machine that answers no request of ours is what its tag says, which may be wrong; that of a
-    record which a node of another machine had named may be that node's.
+    record which a node of another machine had named may be that node's. Without a tag it is one of those
+    requested.
     """
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-    listed_type = machine.node_type if machine is not None else ""
-    return node_type in ("", instance.node_type, listed_type) or instance.launch_request_id is None
+    listed_type = machine.node_type if machine is not None else instance.node_type
+    is_guessed = listed_type in ("", node_type) or instance.launch_request_id is None
+    return is_guessed or node_type in ("", instance.node_type)
 
 
 def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
-    """Two of three things speak for another machine: the node's id, its ip, and that it has no type."""
-    if node.cloud_id and (node.cloud_id == instance.cloud_id or node.cloud_id in cloud):
-        return node.cloud_id == instance.cloud_id
+    """Two of three things speak for another machine: the node's id, its ip, and that it has no type.
+
+    The id of a listed machine is enough, unless that one has another ip: an image was made of it.
+    """
+    if node.cloud_id and node.cloud_id == instance.cloud_id:
+        return True
+    named = cloud.get(node.cloud_id) if node.cloud_id else None
+    if named is not None and node.ip in ("", named.internal_ip or node.ip, named.external_ip):
+        return False
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     ip = (machine.internal_ip if machine else "") or instance.internal_ip
-    if ip and ip == node.ip and not node.cloud_id:
+    if ip and ip == node.ip and (named is not None or not node.cloud_id):
         return is_of_type(node.node_type, instance, cloud)
     doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
     listed_type = machine.node_type if machine else ""
@@ -56,34 +64,47 @@ def was_elsewhere(
     """Returns whether the node was there next to the record's own node, or before its machine was requested.
 
     A machine has one node at a time. The end of the one before, at `lost_at`, may be noticed a little later.
+    Where an id was cloned, only an address proves that it was this machine's.
     """
     if instance.node_id:
-        return lost_at - node.since > grace_s
+        is_proven = not node.has_clone or bool(known_ips(instance, cloud))
+        return is_proven and lost_at - node.since > grace_s
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     tag = base_id(machine.request_id) if machine is not None and machine.request_id else None
-    asked = instance.entered(InstanceState.REQUESTED)
-    return bool(asked) and tag == instance.launch_request_id and node.since < asked[0]
+    asked_at = instance.requested_at
+    return asked_at is not None and tag == instance.launch_request_id and node.since < asked_at
 
 
 def find_unplaced(
     report: RuntimeReport,
-    placed: Collection[str],
+    records: Collection[Instance],
     before: Mapping[str, UnplacedNode],
+    cloud: Machines,
     now: float,
     grace_s: float,
 ) -> dict[str, UnplacedNode]:
     """Returns the live nodes that are on no known machine, and those of `before` that just this report lacks.
 
-    A cloud id that a placed node has, too, is that node's: an image was made of a running machine.
+    A cloud id proves nothing where that machine has another node, or another node has it, too: an image was
+    made of a running machine. Then the machine is the one that has the node's ip, if the list shows just one.
+    A node whose machine no list has shown may have a cloned id, and be on a machine whose ip is not known.
     """
-    left = [n for n in report.nodes if n.status is not NodeStatus.DEAD and n.node_id not in placed]
-    claimed = {n.cloud_id for n in report.nodes if n.node_id in placed} if left else set()
+    placed = {i.node_id: i.cloud_id for i in records if not i.provisional}
+    live = [n for n in report.nodes if n.status is not NodeStatus.DEAD]
+    by_ip = dict[str, CloudId | None]()
+    for m in cloud.values():
+        by_ip[m.internal_ip] = None if m.internal_ip in by_ip or not m.internal_ip else m.cloud_id
+    there = [n for n in live if n.node_id in placed]
+    claimed = {None, *(n.cloud_id for n in there), *(placed[n.node_id] for n in there)}
+    # One with the ip of another machine than its record's is on that one, and cannot always be moved there.
+    left = [n for n in live if n.node_id not in placed or by_ip.get(n.ip) not in (None, placed[n.node_id])]
     found: dict[str, UnplacedNode] = {
         n.node_id: UnplacedNode(
             since=before[n.node_id].since if n.node_id in before else now,
             node_type=n.node_type,
-            cloud_id=None if n.cloud_id in claimed else n.cloud_id,
+            cloud_id=by_ip.get(n.ip) if n.cloud_id in claimed else n.cloud_id,
             ip=n.ip,
+            has_clone=n.cloud_id is not None and n.cloud_id in claimed,
         )
         for n in left
     }
@@ -124,21 +145,29 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
     return types
 
 
+def type_of(machine: CloudInstance, config: Mapping[str, NodeType]) -> str:
+    """Returns the machine's type: the one that has its launch hash, else what its tag says.
+
+    Only what we launched has a request id, and the hash of its type.
+    """
+    alike = [t.name for t in config.values() if t.launch_hash and t.launch_hash == machine.launch_hash]
+    is_ours = machine.request_id is not None and machine.kind is not NodeKind.UNMANAGED
+    return alike[0] if is_ours and len(alike) == 1 else machine.node_type
+
+
 def as_requested(
     machine: CloudInstance, types: RequestedTypes, config: Mapping[str, NodeType]
 ) -> CloudInstance:
-    """Returns the machine with the type that was requested, where its type tag was lost or changed.
-
-    A type of the config whose launch hash is the machine's is right, also where the record that asked for it
-    has ended.
-    """
+    """Returns the machine with the type that was requested, where its type tag was lost or changed."""
     asked = types.get(base_id(machine.request_id)) if machine.request_id else None
-    is_unmanaged = machine.kind is NodeKind.UNMANAGED
-    if not asked or is_unmanaged or any(machine.node_type == name for name, _ in asked):
+    own = type_of(machine, config)
+    if own != machine.node_type:
+        return replace(machine, node_type=own)
+    if not asked or machine.kind is NodeKind.UNMANAGED or any(own == name for name, _ in asked):
         return machine
     kind = max(asked, key=lambda kind: (kind[1] == machine.launch_hash, asked[kind]))
-    own, is_sure = config.get(machine.node_type), kind[1] == machine.launch_hash
-    if own is not None and not is_sure and (own.launch_hash in ("", machine.launch_hash) or asked[kind] <= 0):
+    is_unsure = own in config and kind[1] != machine.launch_hash
+    if is_unsure and (config[own].launch_hash in ("", machine.launch_hash) or asked[kind] <= 0):
         return machine
     asked[kind] -= 1
     return replace(machine, node_type=kind[0])

@@ -225,9 +225,11 @@ class Instance(Struct, frozen=True, kw_only=True):
     cloud_id: CloudId | None = None
     node_id: NodeId | None = None
     launch_request_id: RequestId | None = None
+    requested_at: float | None = None  # when the request was made; None: its machine does not name it
     launch_hash: str = ""
     price_per_hour: float | None = None  # fixed when bought, so that spend can be added up later
     offer: Offer | None = None  # what it was bought as, fixed then; None: its type has no offers
+    is_pinned: bool = False  # work asks for a label of its offer: it is launched from no other
     stop_cause: StopCause | None = None  # set while a removal is under way
     cancelled: bool = False  # requested, no longer wanted: terminate on arrival
     missing_since: float | None = None  # since when the cloud does not list its machine

@@ -22,6 +22,7 @@ from muster.cluster.model import (
     LaunchFailure,
     NodeKind,
     NodeReport,
+    NodeStatus,
     Notice,
     ResizeFailure,
     RuntimeReport,
@@ -132,6 +133,7 @@ class Observer:
         self._notes = list(ledger.damaged)
         if self._clock is None:
             self._clock = self._start_clock(ledger)
+            self._runtime_version, self._runtime_at = ledger.memory.report_version, self._clock.now()
         now, boot = self._clock.now(), self._ambient.boot
         if _is_of(ledger.memory.clock, boot):
             self._unseen_s = 0.0  # what the first look found is written down
@@ -145,7 +147,7 @@ class Observer:
             spec=self._read_spec(),
             instances=ledger.instances,
             cloud=self._read_cloud(),
-            runtime=self._read_runtime(now),
+            runtime=self._read_runtime(now, ledger),
             launch_failures=self._inbox.of(LaunchFailure),
             terminate_failures=self._inbox.of(TerminateFailure),
             drain_failures=self._inbox.of(DrainFailure),
@@ -245,7 +247,7 @@ class Observer:
         self._note(f"machine {key}", f"the provider's entry is not usable: {describe(machine)}")
         return CloudInstance(cloud_id=CloudId(key), node_type="", kind=NodeKind.UNMANAGED, is_running=False)
 
-    def _read_runtime(self, now: float) -> RuntimeReport | None:
+    def _read_runtime(self, now: float, ledger: Ledger) -> RuntimeReport | None:
         report: object = self._ask(_RUNTIME, self._ports.nodes.read)
         if report is None:
             return None
@@ -253,13 +255,13 @@ class Observer:
             self._note(_RUNTIME, f"not a report: {describe(report)}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
-        # counts from zero again, so after a while the lower number is accepted.
-        fresh = report.version >= self._runtime_version
-        if not fresh and now - self._runtime_at <= self._spec.timeouts.listing_grace_s:
+        # counts from zero again, so the lower number is accepted after a while, or from an unknown head.
+        usable = usable_report(report, self._note)
+        is_young = now - self._runtime_at <= self._spec.timeouts.listing_grace_s
+        if report.version < self._runtime_version and is_young and not _has_new_head(usable, ledger):
             self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")
             return None
         self._runtime_version, self._runtime_at = report.version, now
-        usable = usable_report(report, self._note)
         if self._ids.ignore_case:
             usable = replace(usable, nodes=tuple(map(self._ids.fold, usable.nodes)))
         return usable
@@ -344,6 +346,12 @@ def _subjects(ledger: Ledger, kind: type[Launch | Terminate]) -> frozenset[Insta
 
 
 MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ
+
+
+def _has_new_head(report: RuntimeReport, ledger: Ledger) -> bool:
+    known = {record.node_id for record in ledger.instances.values() if record.kind is NodeKind.HEAD}
+    alive = (node for node in report.nodes if node.is_head and node.status is not NodeStatus.DEAD)
+    return any(node.node_id not in known for node in alive)
 
 
 def _is_of(mark: BootMark | None, boot: Boot | None) -> bool:

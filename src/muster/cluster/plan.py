@@ -43,6 +43,7 @@ class Install(Struct, frozen=True, kw_only=True, tag="install"):
     instance_id: InstanceId
     cloud_id: CloudId
     node_type: str
+    place: Mapping[str, str] = field(default_factory=dict)  # variables of its zone and market
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag="drain"):

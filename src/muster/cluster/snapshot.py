@@ -96,8 +96,9 @@ class UnplacedNode(Struct, frozen=True, kw_only=True):
 
     since: float  # when a report first showed it
     node_type: str = ""
-    cloud_id: CloudId | None = None  # None: none, or that of another node
+    cloud_id: CloudId | None = None  # its own, or that of the machine with its ip; None: not known
     ip: str = ""
+    has_clone: bool = False  # another node has its id
     unreported: tuple[float, float] | None = None  # the first and the newest report without it
 
 
@@ -121,8 +122,10 @@ class Memory(Struct, frozen=True, kw_only=True):
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
     # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
-    unreported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    unreported: Mapping[InstanceId, tuple[float, float]] = field(default_factory=dict)
     unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
+    # Of the newest report of the runtime, as far as records follow it: their changes and missing nodes.
+    report_version: int = -1
     # Machines that may still be listed, by record and attempt: they count against limits until then.
     unclear_launches: Mapping[str, UnclearLaunch] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.

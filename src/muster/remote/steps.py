@@ -193,9 +193,10 @@ def worker_setup(
     node_type: str,
     cloud_id: str,
     head_ip: str,
+    place: Mapping[str, str] = {},
     secrets: Mapping[str, str] = {},
 ) -> NodeSetup:
-    """Return what makes a machine a worker, from the cluster file."""
+    """Return what makes a machine a worker, from the cluster file; `place` are the variables of its offer."""
     entry = config.available_node_types[node_type]
     head = {"RAY_HEAD_IP": head_ip}
     node = {
@@ -209,7 +210,7 @@ def worker_setup(
         setup_commands=worker_setup_commands(config, node_type),
         start_commands=config.worker_start_ray_commands,
         setup_environment=head,
-        start_environment=head | node | own,
+        start_environment={**head, **node, **place, **own},
         secrets=secrets,
         hashes=worker_runtime_hashes(config, node_type),
     )

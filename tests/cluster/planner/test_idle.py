@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, demand, gang, node_type, pack_node, pack_nodes, pack_request
 
@@ -139,11 +140,24 @@ def test_pi_1_a_requested_machine_is_never_taken_back_as_idle():
         idle_timeout_s=1.0,
     )
     packing = pack(request)
-    assert (packing.removals, packing.pending_idle) == ((), {})
+    assert (packing.removals, packing.pending_idle) == ((), {"a": (NOW - 500,)})
+
+
+@pytest.mark.parametrize("timeout_s", [None, -1.0, 600.0])
+@pytest.mark.parametrize(("state", "victims"), [(QUEUED, ["i-1"]), (REQUESTED, []), (ALLOCATED, [])])
+def test_what_was_not_launched_yet_is_withdrawn_once_nothing_has_needed_it_for_a_while(
+    timeout_s, state, victims
+):
+    a = node_type("a")
+    nodes = (pack_node("i-1", a, state=state),)
+    request = pack_request([a], nodes=nodes, pending_idle_s=timeout_s, pending_idle={"a": (NOW - 31,)})
+    assert removed(pack(request)) == victims
+    assert removed(pack(replace(request, demands=(demand(),)))) == []
+    assert removed(pack(replace(request, pending_idle={"a": (NOW - 29,)}))) == []
 
 
 @pytest.mark.parametrize("timeout_s", [None, -1.0])
-def test_pi_1_without_a_timeout_nothing_is_tracked(timeout_s):
+def test_pi_1_without_a_timeout_a_machine_stays(timeout_s):
     a = node_type("a")
     request = pack_request(
         [a],
@@ -153,7 +167,7 @@ def test_pi_1_without_a_timeout_nothing_is_tracked(timeout_s):
         idle_timeout_s=1.0,
     )
     packing = pack(request)
-    assert (packing.removals, packing.pending_idle) == ((), {})
+    assert (packing.removals, packing.pending_idle) == ((), {"a": (NOW - 500,)})
 
 
 def test_pi_1_a_machine_that_is_needed_starts_anew():

@@ -8,7 +8,16 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from tests.support.builders import NOW, cluster_spec, demand, node_type, pack_node, pack_nodes, pack_request
+from tests.support.builders import (
+    NOW,
+    cluster_spec,
+    demand,
+    node_type,
+    pack_node,
+    pack_nodes,
+    pack_request,
+    selector,
+)
 
 from muster.base.resources import EMPTY
 from muster.cluster.model import FailureKind, Objective, Offer, health_key
@@ -247,3 +256,32 @@ def test_of_two_offers_at_one_price_the_one_with_shorter_billing_steps_comes_fir
     dear = Offer(zone="c", price_per_hour=1.6)
     states = offer_states(node_type("cpu", {"CPU": 1}, offers=(hourly, exact, dear)), {}, NOW)
     assert [each.offer.zone for each in by_price(states)] == ["b", "a", "c"]
+
+
+def in_zone(zone, count):
+    return demand({"CPU": 4}, count, selectors=(selector(**{"ray.io/availability-zone": zone}),))
+
+
+@both
+def test_requests_for_zones_share_the_room_of_the_type(objective):
+    asked = (in_zone("b", 2), in_zone("a", 2), demand({"CPU": 4}, 3))
+    packing = pack(replace(ask(gpu(max_nodes=5), objective=objective), demands=asked))
+    assert packing.launch == {"gpu": 5}
+    assert packing.pinned == {"gpu": {"b/spot": 2, "a/spot": 3}}
+    assert packing.bought_offers == packing.pinned
+    assert packing.price_per_hour == 7.0
+    assert sum(outcome.unplaced for outcome in packing.demands) == 2
+
+
+@both
+def test_the_limit_of_an_offer_holds_for_requests_of_its_zone(objective):
+    limited = gpu(A_SPOT, replace(B_SPOT, max_nodes=1))
+    packing = pack(replace(ask(limited, objective=objective), demands=(in_zone("b", 3),)))
+    assert (packing.pinned, packing.demands[0].unplaced) == ({"gpu": {"b/spot": 1}}, 2)
+
+
+@both
+def test_machines_of_a_minimum_and_of_a_zone_are_launched_together(objective):
+    packing = pack(replace(ask(gpu(min_nodes=1), objective=objective), demands=(in_zone("b", 1),)))
+    assert (packing.launch, packing.pinned) == ({"gpu": 2}, {"gpu": {"b/spot": 1}})
+    assert packing.bought_offers == {"gpu": {"a/spot": 1, "b/spot": 1}}

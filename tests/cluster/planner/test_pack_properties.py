@@ -212,20 +212,16 @@ def test_the_order_of_demands_and_their_grouping_do_not_matter(request, random):
 def test_what_the_next_pass_must_remember_fits_the_machines_on_their_way(request):
     packing = pack(request)
     removed = gone(packing)
-    undoable = (InstanceState.QUEUED, InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
     waiting = Counter(
         node.node_type
         for node in request.nodes
-        if node.state in undoable
+        if node.state is not InstanceState.RAY_RUNNING
         and node.kind is not NodeKind.HEAD
         and node.key not in removed
         and node.key not in packing.needed
     )
-    if request.pending_idle_s is None or request.pending_idle_s < 0:
-        assert packing.pending_idle == {}
-    else:
-        assert {name: len(times) for name, times in packing.pending_idle.items()} == dict(waiting)
-        assert all(list(times) == sorted(times) for times in packing.pending_idle.values())
+    assert {name: len(times) for name, times in packing.pending_idle.items()} == dict(waiting)
+    assert all(list(times) == sorted(times) for times in packing.pending_idle.values())
 
 
 IMPOSSIBLE = (

@@ -43,7 +43,7 @@ DEAD, DRAINING, IDLE, RUNNING = NodeStatus.DEAD, NodeStatus.DRAINING, NodeStatus
         (S.RAY_INSTALLING, RUNNING, ["RAY_RUNNING"]),
         (S.RAY_INSTALLING, DEAD, ["RAY_STOPPED", "TERMINATING"]),
         (S.RAY_RUNNING, DRAINING, ["RAY_STOPPING"]),
-        (S.RAY_RUNNING, DEAD, ["RAY_STOPPED", "TERMINATING"]),
+        (S.RAY_RUNNING, DEAD, ["RAY_STOPPED"]),
         (S.RAY_STOP_REQUESTED, RUNNING, []),
         (S.RAY_STOP_REQUESTED, DRAINING, ["RAY_STOPPING"]),
         (S.RAY_STOP_REQUESTED, DEAD, ["RAY_STOPPED", "TERMINATING"]),
@@ -277,8 +277,10 @@ def test_a_machine_that_lost_its_node_is_kept_while_one_without_an_id_may_run_th
     lost = record("a", S.RAY_RUNNING if cause is None else S.RAY_STOP_REQUESTED, stop_cause=cause)
     new, memory = node("new", cloud_id=None), unreported("a")
     assert tick(world([lost], nodes=[new], memory=memory))[0] == {"a": end}
-    missing = replace(lost, missing_since=0.0)
+    missing = replace(lost, missing_since=NOW - 60.0)
     assert tick(world([missing], machines=[], nodes=[new], memory=memory))[0] == {"a": end}
+    gone = replace(lost, missing_since=NOW - 301.0)  # no list lacks a machine for so long
+    assert tick(world([gone], machines=[], nodes=[new], memory=memory))[0] == {"a": "TERMINATING"}
 
 
 def test_a_machine_that_was_kept_after_it_lost_its_node_is_not_ended_without_a_report():

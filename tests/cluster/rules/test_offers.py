@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from tests.cluster.worlds import S, after, created, following, machine, node, past, record, spec, tick, world
 from tests.mistakes.views import assert_line
-from tests.support.builders import NOW, demand, node_type
+from tests.support.builders import NOW, demand, node_type, selector
 
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, Offer, Timeouts
-from muster.cluster.plan import Launch
+from muster.cluster.plan import Install, Launch, Reason, Subject
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
 from muster.cluster.status import offer_statuses
@@ -257,3 +257,78 @@ def test_a_refusal_of_all_offers_that_a_call_has_tried_backs_off_all_of_them():
     plan = reconcile(seen)
     assert launches(plan) == [(DEAR, {"gpu": 1})]
     assert sorted(plan.memory.health) == ["gpu a/spot", "gpu b/spot"]
+
+
+ZONE, MARKET = "ray.io/availability-zone", "ray.io/market-type"
+
+
+def in_zone(zone, count=1, **more):
+    return demand({"CPU": 4}, count, selectors=(selector(**{ZONE: zone, **more}),))
+
+
+def test_a_request_for_a_zone_is_launched_from_an_offer_of_that_zone():
+    seen = offered(demands=[in_zone("b", 2), demand({"CPU": 4})])
+    plan = reconcile(seen)
+    assert sorted((offer.name, shape["gpu"]) for offer, shape in launches(plan)) == [
+        ("a/spot", 1),
+        ("b/spot", 2),
+    ]
+
+
+def test_a_request_for_a_market_is_launched_from_the_cheapest_offer_of_that_market():
+    plan = reconcile(offered(demands=[demand({"CPU": 4}, selectors=(selector(**{MARKET: "on-demand"}),))]))
+    assert launches(plan) == [(DEAR, {"gpu": 1})]
+
+
+def test_a_request_for_a_zone_without_an_offer_is_infeasible():
+    seen = offered(demands=[in_zone("c")])
+    plan = reconcile(seen)
+    assert launches(plan) == []
+    assert [demand.count for demand in plan.report.infeasible_demands] == [1]
+
+
+def test_a_queued_record_is_seen_in_the_zone_that_it_was_planned_for():
+    one_at_a_time = LaunchLimits(upscaling_speed=1.0, max_concurrent=1)
+    seen = offered(demands=[in_zone("b", 3)], spec=spec(GPU, limits=one_at_a_time))
+    plan = reconcile(seen)
+    made = created(seen, plan)
+    assert [(record.state, record.offer) for record in made] == [(S.REQUESTED, NEXT)] + [(S.QUEUED, NEXT)] * 2
+    again = reconcile(following(seen, plan))
+    assert created(following(seen, plan), again) == []  # what waits for its launch will serve them
+
+
+def test_a_queued_record_of_another_zone_does_not_serve_a_request_for_a_zone():
+    waiting = record("a", S.QUEUED, node_type="gpu", offer=CHEAP, is_pinned=True)
+    seen = offered([waiting], demands=[in_zone("b")])
+    assert [offer for offer, _ in launches(reconcile(seen)) if offer is not CHEAP] == [NEXT]
+
+
+def test_a_machine_that_comes_serves_the_zone_it_comes_from():
+    seen = offered([asked(offer=NEXT)], demands=[in_zone("b")])
+    assert created(seen, reconcile(seen)) == []
+
+
+def test_a_machine_for_a_zone_is_not_launched_in_the_next_one():
+    traits = replace(TRAITS, takes_next_offer=True)
+    (first,) = [a for a in reconcile(offered(traits=traits)).actions if isinstance(a, Launch)]
+    (pinned,) = [
+        a for a in reconcile(offered(traits=traits, demands=[in_zone("a")])).actions if isinstance(a, Launch)
+    ]
+    assert (first.offers, pinned.offers) == ((CHEAP, NEXT), (CHEAP,))
+
+
+def test_a_zone_in_back_off_lets_its_requests_wait_with_the_reason():
+    waiting = record("a", S.QUEUED, node_type="gpu", offer=NEXT, is_pinned=True)
+    seen = offered([waiting], demands=[in_zone("b")], memory=blocked("gpu b/spot"))
+    plan = reconcile(seen)
+    assert (launches(plan), after(seen, plan)["a"].state) == ([], S.TERMINATED)
+    (verdict,) = [v for v in plan.verdicts if v.subject is Subject.DEMAND]
+    assert verdict.reason is Reason.BLOCKED_BY_BACKOFF
+
+
+def test_an_installed_worker_gets_the_offer_of_its_machine():
+    came = record("a", S.ALLOCATED, node_type="gpu", offer=NEXT)
+    installed = spec(GPU, limits=FAST, install_runtime=True)
+    seen = offered([came], wanted=0, spec=installed, traits=replace(TRAITS, installs_runtime=False))
+    (action,) = [a for a in reconcile(seen).actions if isinstance(a, Install)]
+    assert action.place == {"RAY_NODE_ZONE": "b", "RAY_NODE_MARKET_TYPE": "spot"}

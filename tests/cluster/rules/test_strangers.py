@@ -27,7 +27,7 @@ from muster.cluster.budget_policy import Budget
 from muster.cluster.model import LaunchLimits, NodeKind, NodeStatus, Notice, NoticeKind, StopCause
 from muster.cluster.plan import Launch
 from muster.cluster.reconcile import reconcile
-from muster.cluster.snapshot import Memory, UnplacedNode
+from muster.cluster.snapshot import Memory, ProviderTraits, UnplacedNode
 
 OLD_NODE = UnplacedNode(since=NOW - 500.0, node_type="cpu")
 
@@ -78,6 +78,26 @@ def test_one_report_without_the_node_of_a_machine_that_no_list_has_shown_ends_no
     assert tick(seen)[0] == {"a": "RAY_RUNNING"}
 
 
+def test_reports_that_lack_now_these_nodes_and_now_those_begin_the_grace_again():
+    seen = world([record(name, S.RAY_RUNNING) for name in "ab"], nodes=[node("b")])
+    half = replace(seen.runtime, nodes=(HEAD_NODE,))
+    later = following(seen, tick(seen)[1], seconds=20.0, runtime=half)
+    other = replace(seen.runtime, nodes=(HEAD_NODE, node("b")))
+    last = following(later, tick(later)[1], seconds=20.0, runtime=other)
+    assert tick(last)[0] == {"a": "RAY_RUNNING", "b": "RAY_RUNNING"}
+
+
+@pytest.mark.parametrize(("shown", "end"), [("", "RAY_STOPPED"), ("b", "TERMINATING")])
+def test_a_report_that_lacks_a_node_ends_no_machine_whose_node_it_shows_dead(shown, end):
+    seen = world(
+        [record(name, S.RAY_RUNNING) for name in "ab"],
+        nodes=[node("a", NodeStatus.DEAD), *map(node, shown)],
+    )
+    states, plan = tick(seen)
+    assert states == {"a": "RAY_STOPPED", "b": "RAY_RUNNING"}  # the next report may show another node on it
+    assert tick(following(seen, plan))[0] == {"a": end, "b": "RAY_RUNNING"}
+
+
 # A head that was replaced.
 
 
@@ -106,7 +126,7 @@ def test_a_node_that_lived_next_to_a_machines_own_node_does_not_hold_that_machin
     lost = [record(name, S.RAY_RUNNING) for name in "abc"]
     dead = [node(name, NodeStatus.DEAD) for name in "abc"]
     seen = world(lost, nodes=[*dead, node("x", cloud_id=None)], memory=memory)
-    assert set(tick(seen)[0].values()) == {end}
+    assert set(tick(following(seen, tick(seen)[1]))[0].values()) == {end}
 
 
 def test_the_end_of_another_machines_node_proves_nothing_about_an_unmatched_one():
@@ -128,8 +148,9 @@ def test_a_node_that_is_older_than_the_request_of_a_machine_does_not_hold_it(req
         "a",
         S.ALLOCATED,
         launch_request_id="r-1",
+        requested_at=requested_at,
         cancelled=True,
-        history=past((S.QUEUED, 1), (S.REQUESTED, requested_at), (S.ALLOCATED, NOW - 300.0)),
+        history=past((S.QUEUED, 1), (S.REQUESTED, NOW - 350.0), (S.ALLOCATED, NOW - 300.0)),
     )
     seen = world(
         [booting],
@@ -138,6 +159,21 @@ def test_a_node_that_is_older_than_the_request_of_a_machine_does_not_hold_it(req
         memory=Memory(unplaced_nodes={"n-x": OLD_NODE}),
     )
     assert tick(seen)[0] == {"a": end}
+
+
+@pytest.mark.parametrize(("state", "limit_s"), [(S.ALLOCATED, 3600.0), (S.RAY_INSTALLING, 1800.0)])
+def test_a_machine_that_an_unmatched_node_holds_has_room_until_its_time_is_over(state, limit_s):
+    for waited_s, launched in ((limit_s - 1.0, 0), (limit_s + 1.0, 1)):
+        held = record("a", state, since=NOW - waited_s)
+        plan = tick(world([held], nodes=[node("x", cloud_id=None)], demands=[demand()]))[1]
+        assert sum(isinstance(action, Launch) for action in plan.actions) == launched
+
+
+def test_a_lowered_limit_cancels_a_launch_before_a_machine_that_an_unmatched_node_holds():
+    held, asked = record("a", S.ALLOCATED), record("b", S.REQUESTED)
+    one = spec(node_type("cpu", {"CPU": 1}, max_nodes=1))
+    plan = tick(world([held, asked], nodes=[node("x", cloud_id=None)], spec=one))[1]
+    assert {r.instance_id: r.cancelled for r in plan.writes} == {"b": True}
 
 
 def test_an_unmatched_node_that_one_report_lacks_still_holds_its_machine():
@@ -164,6 +200,18 @@ def test_a_node_that_is_back_after_maintenance_without_its_id_keeps_its_machine(
     assert tick(seen)[0] == {"a": "RAY_STOPPED"}
 
 
+def test_an_unmatched_node_holds_the_machine_with_its_ip_alone():
+    """Two nodes with one ip: the second is not matched, and is on no other machine all the same."""
+    records = [record(name, S.ALLOCATED, cancelled=True) for name in "bcd"]
+    machines = [at(name)[0] for name in "abcd"]
+    second = node("x", cloud_id=None, ip="10.0.0.1")
+    seen = world([record("a", S.RAY_RUNNING), *records], machines=machines, nodes=[at("a")[1], second])
+    assert set(tick(seen)[0].values()) == {"RAY_RUNNING", "TERMINATING"}
+    elsewhere = replace(second, ip="10.9.9.9")  # of no machine that is listed
+    unclear = replace(seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, at("a")[1], elsewhere)))
+    assert set(tick(unclear)[0].values()) == {"RAY_RUNNING", "ALLOCATED"}
+
+
 # Nodes that name another machine: an image was made of a running node.
 
 
@@ -183,7 +231,7 @@ def test_a_node_that_names_a_machine_without_a_node_is_placed_by_its_ip_too():
     machines, nodes = zip(*(at(name, cloud_id="c-a") for name in "ab"), strict=True)
     records = [record("a", S.RAY_RUNNING), record("b", S.ALLOCATED)]
     seen = world(records, machines=machines, nodes=[node("a", NodeStatus.DEAD, ip="10.0.0.1"), nodes[1]])
-    assert tick(seen)[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
+    assert tick(following(seen, tick(seen)[1]))[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
 
 
 def test_an_id_counts_where_addresses_cannot_be_compared():
@@ -214,6 +262,63 @@ def test_a_node_of_another_type_and_ip_is_not_on_the_machine_that_it_names():
     assert tick(ended)[0] == {"a": "ALLOCATED"}
 
 
+def test_a_node_that_names_a_machine_which_no_list_shows_holds_one_whose_ip_is_not_known():
+    """Seed 8100874 of EC2: its id was that of a machine of somebody, and its own seemed to be idle."""
+    guessed = record("x", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-1")
+    seen = world(
+        [guessed, record("a", S.ALLOCATED, cancelled=True)],
+        machines=[machine("a")],
+        nodes=[node("x", ip="10.0.0.1")],
+        memory=Memory(unplaced_nodes={"n-x": UnplacedNode(since=NOW - 5.0, node_type="cpu")}),
+    )
+    assert tick(seen)[0]["a"] == "ALLOCATED"
+    known = replace(seen, cloud={**seen.cloud, "c-a": machine("a", internal_ip="10.0.0.7")})
+    assert tick(known)[0]["a"] == "TERMINATING"
+
+
+def test_a_node_with_a_cloned_id_may_have_lived_next_to_one_that_was_taken_for_its_own():
+    """Seed 8101250 of EC2: a node of another machine named this one, whose ip no list had shown."""
+    lost = record("a", S.RAY_RUNNING)
+    other = record("b", S.RAY_RUNNING)
+    nodes = [node("a", NodeStatus.DEAD, ip="10.0.0.8"), at("b")[1], node("x", cloud_id="c-b", ip="10.0.0.1")]
+    memory = Memory(unplaced_nodes={"n-x": UnplacedNode(since=NOW - 500.0, node_type="cpu")})
+    seen = world([lost, other], machines=[machine("a"), at("b")[0]], nodes=nodes, memory=memory)
+    later = following(seen, tick(seen)[1])
+    assert tick(later)[0]["a"] == "RAY_STOPPED"
+    unnamed = replace(seen.runtime, nodes=(HEAD_NODE, *nodes[:2], replace(nodes[2], cloud_id=None)))
+    assert tick(replace(later, runtime=unnamed))[0]["a"] == "TERMINATING"
+
+
+def test_a_machine_that_a_moved_node_leaves_is_held_for_a_node_that_a_third_record_follows():
+    """Seed 8101757 of EC2: three nodes named each other's machines."""
+    records = [
+        record("a", S.RAY_RUNNING, node_id="n-b"),
+        record("b", S.RAY_RUNNING, node_id="n-c"),
+        record("c", S.ALLOCATED),
+    ]
+    machines, nodes = zip(at("a"), at("b", cloud_id="c-a"), at("c", cloud_id="c-b"), strict=True)
+    seen = world(records, machines=machines, nodes=nodes[1:])
+    assert tick(seen)[0] == {"a": "RAY_RUNNING", "b": "RAY_STOPPED", "c": "RAY_RUNNING"}
+
+
+def test_of_two_nodes_with_one_id_the_one_with_the_ip_is_on_the_machine():
+    """Seed 8101730 of EC2: the other came first, and its own machine was given up."""
+    nodes = [node("x", cloud_id="c-a", ip="10.0.0.9"), node("y", cloud_id="c-a", ip="10.0.0.1")]
+    seen = world([record("a", S.ALLOCATED)], machines=[at("a")[0]], nodes=nodes)
+    assert after(seen, reconcile(seen))["a"].node_id == "n-y"
+
+
+def test_a_node_with_the_ip_and_the_type_of_another_machine_is_on_that_one():
+    """Seed 8100541 of EC2: the machine that it names had lost its node, and no list had shown its ip."""
+    gpu = replace(at("b")[0], node_type="gpu")
+    clone = node("x", cloud_id="c-a", ip="10.0.0.2", node_type="gpu")
+    known = record("b", S.ALLOCATED, node_type="gpu", cancelled=True, launch_request_id="r-2")
+    lost = record("a", S.RAY_RUNNING, launch_request_id="r-1")
+    nodes = [node("a", NodeStatus.DEAD), clone]
+    seen = world([lost, known], machines=[machine("a"), gpu], nodes=nodes, spec=spec(*TYPES))
+    assert tick(following(seen, tick(seen)[1]))[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
+
+
 def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
     wrong = record("a", S.RAY_RUNNING, node_id="n-b")
     seen = world(
@@ -232,6 +337,102 @@ def test_a_machine_whose_wrong_node_was_moved_away_gets_its_own():
     seen = world([emptied], machines=[own[0]], nodes=[own[1]])
     (new,) = created(seen, reconcile(seen))
     assert (new.cloud_id, new.node_id, new.state) == ("c-a", "n-a", S.RAY_RUNNING)
+
+
+def test_a_node_that_names_an_occupied_machine_holds_its_own_whose_ip_no_list_has_shown():
+    """Seed 7000165 of EC2: the machine was not listed for a while, and was given up under its tasks."""
+    records = [record("a", S.RAY_RUNNING), record("b", S.ALLOCATED, missing_since=NOW - 40.0)]
+    machines, nodes = zip(at("a", cloud_id=None), at("b", cloud_id="c-a"), strict=True)
+    seen = world(records, machines=machines[:1], nodes=nodes, memory=Memory(listed_at=NOW - 1.0))
+    assert tick(seen)[0]["b"] == "ALLOCATED"
+    alone = replace(seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, nodes[0])))
+    assert tick(alone)[0]["b"] == "TERMINATING"
+
+
+def test_the_machine_that_a_moved_node_leaves_is_held_for_a_node_that_names_a_third_one():
+    """Seed 950248 of EC2: its own node named a machine with another ip, so nothing seemed to run there."""
+    records = [
+        record("a", S.RAY_RUNNING, node_id="n-b", missing_since=NOW - 5.0, launch_request_id="r-1"),
+        record("b", S.ALLOCATED),
+        record("c", S.ALLOCATED, node_type="gpu", launch_request_id="r-2"),
+    ]
+    machines = [at("b")[0], replace(at("c")[0], node_type="gpu")]
+    nodes = [at("b", cloud_id="c-a")[1], at("a", cloud_id="c-c")[1]]
+    seen = world(records, machines=machines, nodes=nodes, spec=spec(*TYPES))
+    assert tick(seen)[0] == {"a": "RAY_STOPPED", "b": "RAY_RUNNING", "c": "ALLOCATED"}
+
+
+def test_a_node_moves_to_the_machine_that_has_its_ip_and_its_id():
+    """Seed 950013 of the joint world: somebody had set the id right meanwhile."""
+    records = [record("a", S.RAY_RUNNING, node_id="n-b"), record("b", S.ALLOCATED)]
+    machines, nodes = zip(*(at(name) for name in "ab"), strict=True)
+    seen = world(records, machines=machines, nodes=nodes)
+    plan = reconcile(seen)
+    assert after(seen, plan)["b"].node_id == "n-b"
+    assert [one.node_id for one in created(seen, plan)] == ["n-a"]
+
+
+def test_a_record_keeps_the_ip_that_a_later_list_shows():
+    """Seed 360060 of EC2: while no list could be read, another node that had died was taken for its own."""
+    known = record("a", S.ALLOCATED, cancelled=True, stop_cause=StopCause.IDLE, launch_request_id="r-1")
+    unnamed = node("x", cloud_id=None)
+    seen = world([known], machines=[at("a")[0]], nodes=[unnamed])
+    plan = reconcile(seen)
+    assert after(seen, plan)["a"].internal_ip == "10.0.0.1"
+    dead = node("y", NodeStatus.DEAD, cloud_id="c-a", ip="10.0.0.9")
+    blind = following(seen, plan, cloud=None, runtime=replace(seen.runtime, nodes=(HEAD_NODE, unnamed, dead)))
+    assert tick(blind)[0] == {"a": "ALLOCATED"}
+
+
+def test_a_node_that_names_an_occupied_machine_holds_both_ids_that_a_list_has_for_its_own():
+    """Seed 7100152: one listing showed its machine twice, so its ip named none of the two."""
+    records = [record("a", S.RAY_RUNNING), record("b", S.ALLOCATED, cancelled=True)]
+    machines, nodes = zip(at("a", cloud_id=None), at("b", cloud_id="c-a"), strict=True)
+    twin = replace(machines[1], cloud_id="c-b-2")
+    seen = world(records, machines=[*machines, twin], nodes=nodes)
+    assert tick(seen)[0] == {"a": "RAY_RUNNING", "b": "ALLOCATED", "t-1-i1": "ALLOCATED"}
+
+
+@pytest.mark.parametrize("state", [S.RAY_RUNNING, S.TERMINATING])
+def test_a_node_moves_to_its_own_machine_also_from_a_record_that_leaves(state):
+    machines, nodes = zip(at("a"), at("b", cloud_id="c-a"), strict=True)
+    wrong, right = record("a", state, node_id="n-b"), record("b", S.ALLOCATED)
+    _, plan = tick(world([wrong, right], machines=machines, nodes=[nodes[1]]))
+    assert {r.instance_id: r.node_id for r in plan.writes} == {"a": None, "b": "n-b"}
+
+
+def test_a_second_node_of_a_listed_machine_gets_no_record_whatever_machine_it_names():
+    (shown, first), (_, second) = at("a"), at("b", cloud_id="c-gone")
+    second = replace(second, ip=first.ip)
+    owner = record("a", S.RAY_RUNNING, internal_ip=first.ip)
+    seen = world([owner], machines=[shown], nodes=[first, second])
+    states, plan = tick(seen)
+    assert (states, plan.writes) == ({"a": "RAY_RUNNING"}, ())
+    dead = replace(seen.runtime, nodes=(HEAD_NODE, replace(first, status=NodeStatus.DEAD), second))
+    later = following(seen, plan, runtime=dead)
+    _, plan = tick(later)
+    assert ([r.cloud_id for r in created(later, plan)], plan.actions) == (["c-a"], ())
+
+
+def test_a_machine_that_a_node_of_another_type_had_named_has_the_type_of_its_request():
+    early = record("a", S.RAY_RUNNING, provisional=True, launch_request_id="r-1", missing_since=NOW - 9.0)
+    asked = record("b", S.REQUESTED, launch_request_id="r-2", node_type="gpu")
+    shown = machine("a", node_type="gpu", request_id="r-2", internal_ip="10.0.0.1")
+    seen = world([early, asked], machines=[shown], nodes=[node("a", ip="10.0.0.2")], spec=spec(*TYPES))
+    known = after(seen, tick(seen)[1])
+    types = {name: (known[name].launch_request_id, known[name].node_type) for name in "ab"}
+    assert types == {"a": ("r-2", "gpu"), "b": ("r-1", "cpu")}
+
+
+@pytest.mark.parametrize("cloud", [None, ...])
+def test_a_restarted_node_with_a_cloned_id_is_on_its_machine_also_without_a_list(cloud):
+    shown, first = at("a")
+    drained = record("a", S.RAY_STOPPING, stop_cause=StopCause.BUDGET, internal_ip=first.ip)
+    nodes = [replace(first, status=NodeStatus.DEAD), node("x", cloud_id="c-gone", ip=first.ip)]
+    seen = world([drained], machines=[shown], nodes=nodes)
+    seen = seen if cloud is ... else replace(seen, cloud=cloud)
+    _, plan = tick(seen)
+    assert ([r.cloud_id for r in created(seen, plan)], plan.actions) == (["c-a"], ())
 
 
 # Two records with one address.
@@ -304,7 +505,63 @@ def test_an_adopted_machine_follows_a_type_tag_that_is_set_right(request_id, kin
     assert after(seen, reconcile(seen))["a"].node_type == kind
 
 
+HASHED = tuple(replace(one, launch_hash=f"h-{one.name}") for one in TYPES)
+
+
+def test_a_machine_whose_request_has_ended_is_what_its_launch_hash_says():
+    """Seed 360052: its wrong tag made it the answer to a request for the other type, for good."""
+    waiting = record("a", S.REQUESTED, node_type="gpu", launch_hash="h-gpu")
+    late = machine("x", node_type="gpu", request_id="r-ended", launch_hash="h-cpu")
+    seen = world([waiting], machines=[late], spec=spec(*HASHED))
+    assert tick(seen)[0]["a"] == "REQUESTED"
+    assert [one.node_type for one in created(seen, reconcile(seen))] == ["cpu"]
+
+
+def test_a_launch_hash_tells_the_type_where_a_request_was_for_both():
+    """Seed 7100244 of EC2: adopted as the other type, it was not held by its node without id and ip."""
+    waiting = [record("a", S.REQUESTED, node_type="gpu", launch_hash="h-gpu")]
+    ended = machine("x", node_type="gpu", request_id="r-1", launch_hash="h-cpu")
+    seen = world(waiting, machines=[ended], spec=spec(*HASHED))
+    assert tick(seen)[0]["a"] == "REQUESTED"
+    assert [one.node_type for one in created(seen, reconcile(seen))] == ["cpu"]
+    known = world([record("x", S.ALLOCATED)], machines=[ended], spec=spec(*HASHED))
+    assert after(known, reconcile(known))["x"].node_type == "cpu"
+
+
+def test_a_record_that_a_node_of_another_type_had_named_gets_the_type_of_the_listed_machine():
+    """Seed 360010 of KubeRay, whose lists have no request ids: its own node did not hold it."""
+    guessed = record("a", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-1")
+    seen = world([guessed], machines=[machine("a", node_type="gpu")], spec=spec(*TYPES))
+    assert after(seen, reconcile(seen))["a"].node_type == "gpu"
+    tagged = replace(seen, cloud={**seen.cloud, "c-a": machine("a", node_type="gpu", request_id="r-1")})
+    assert after(tagged, reconcile(tagged))["a"].node_type == "cpu"
+
+
+def test_a_node_is_on_the_machine_with_its_ip_that_lost_its_type_tag():
+    (shown, there) = at("a", node_type="gpu", cloud_id="c-x")
+    asked = record("a", S.ALLOCATED, launch_request_id="r-1")
+    seen = world([asked], machines=[replace(shown, node_type="")], nodes=[there])
+    assert tick(seen)[0] == {"a": "RAY_RUNNING"}
+
+
 # Machines that are adopted.
+
+
+def test_a_machine_that_a_list_shows_under_two_ids_answers_one_request():
+    shown, twin = (machine(name, request_id="r-1", internal_ip="10.0.0.1") for name in "ax")
+    owner, asked = record("a", S.RAY_RUNNING, launch_request_id="r-1"), record("b", S.REQUESTED)
+    states, plan = tick(world([owner, asked], machines=[shown, twin]))
+    assert (states, sources(plan)) == ({"a": "RAY_RUNNING", "b": "REQUESTED"}, ["machine c-x"])
+
+
+@pytest.mark.parametrize(("requested_at", "expected"), [(None, 1), (1.0, 0)])
+def test_a_machine_taken_for_an_answer_by_its_type_alone_may_not_have_been_it(requested_at, expected):
+    lost = record("a", S.ALLOCATED, launch_request_id="r-1", requested_at=requested_at)
+    lost = replace(lost, missing_since=NOW - 31.0)
+    traits = ProviderTraits(listed_within_s=600.0)
+    _, plan = tick(world([lost], machines=[], traits=traits, memory=Memory(listed_at=NOW - 5.0)))
+    assert len(plan.memory.unclear_launches) == expected
+
 
 PRICED = node_type("cpu", {"CPU": 1}, price_per_hour=3.6, max_nodes=100)
 

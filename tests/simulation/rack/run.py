@@ -74,6 +74,7 @@ class RackCluster(FaultyCluster):
     """The simulated cluster on a rack."""
 
     cloud_class = RackCloud
+    forgets_hosts = True
     cloud: RackCloud
     installer: RackInstaller
 

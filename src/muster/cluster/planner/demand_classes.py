@@ -22,6 +22,7 @@ from muster.cluster.planner.request import (
     PackRequest,
     PackSolution,
     TypeOffer,
+    labels_of,
 )
 
 Counts = dict[str, int]
@@ -259,7 +260,15 @@ def why_not(demand: Demand, node_type: NodeType) -> Reason | None:
     """Returns why no machine of this type could ever hold one of these requests; None when one could."""
     if not capacity(node_type).holds(demand.shape):
         return Reason.TYPE_LACKS_RESOURCES
-    return None if labels_suit(demand, node_type.labels) else Reason.TYPE_LABELS_DIFFER
+    suits = any(labels_suit(demand, labels_of(offer, node_type)) for offer in node_type.offers or (None,))
+    return None if suits else Reason.TYPE_LABELS_DIFFER
+
+
+def machines_for(demand: Demand, node_type: NodeType) -> int:
+    """Returns how many machines of this type hold all of these requests; 0 when one cannot hold any."""
+    size = capacity(node_type)
+    most = min((size.units(name) // units for name, units in demand.shape.items() if units), default=0)
+    return -(-demand.count // most) if most else 0
 
 
 def labels_suit(demand: Demand, labels: Mapping[str, str]) -> bool:
@@ -324,7 +333,14 @@ def nodes_by_name(names: Iterable[str], nodes: Sequence[PackNode]) -> dict[str, 
 
 def fitting(demand: Demand, offers: Iterable[TypeOffer]) -> list[TypeOffer]:
     """Returns the offers whose machines could hold one of these requests, whatever the limits say."""
-    return [offer for offer in offers if why_not(demand, offer.node_type) is None]
+    able = (offer for offer in offers if why_not(demand, offer.node_type) is None)
+    return [_narrowed(demand, offer) if demand.selectors and offer.choices else offer for offer in able]
+
+
+def _narrowed(demand: Demand, offer: TypeOffer) -> TypeOffer:
+    """Returns a type with the offers alone whose labels suit the request."""
+    suiting = tuple(c for c in offer.choices if labels_suit(demand, labels_of(c.offer, offer.node_type)))
+    return replace(offer, choices=suiting, room=min(offer.room, sum(each.room for each in suiting)))
 
 
 def could_hold(demand: Demand, request: PackRequest) -> bool:

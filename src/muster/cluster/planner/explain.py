@@ -291,11 +291,7 @@ def _requests(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
 
 
 def _verdicts_of(
-    subject: Subject,
-    name: str,
-    outcome: ItemOutcome,
-    blocked: Obstacle | None,
-    resize: Collection[str],
+    subject: Subject, name: str, outcome: ItemOutcome, blocked: Obstacle | None, resize: Collection[str]
 ) -> Iterator[Verdict]:
     """Yields the reasons of one item's requests; nodes that share a reason share a verdict."""
     subject_id = name or str(outcome.index)

@@ -7,6 +7,7 @@ the demand. The head is never chosen.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -37,13 +38,13 @@ def resolve_limits(request: PackRequest) -> LimitedCluster:
     """Removes outdated nodes, caps each type and the cluster, and buys what minimums lack."""
     types = {offer.node_type.name: offer.node_type for offer in request.offers}
     removals: list[Removal] = []
-    groups = _current(request, types, removals)
+    groups, staying = _current(request, types, removals)
     _cap_types(groups, types, removals)
     survivors = _cap_cluster(groups, request.max_nodes, removals)
     live = {name: len(group) for name, group in groups.items()}
     if survivors is not None:
         live = Counter(node.node_type for node in survivors)
-    offers, room = _rooms(request, live)
+    offers, room = _rooms(request, live, staying)
     offers = with_choices_left(
         offers, chain.from_iterable(groups.values()) if survivors is None else survivors, request
     )
@@ -71,26 +72,24 @@ def mean_utilization(node: PackNode) -> float:
 
 
 def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0) -> Removal:
-    return Removal(
-        instance_id=InstanceId(node.key),
-        node_type=node.node_type,
-        cause=cause,
-        details=details,
-        idle_s=idle_s,
-    )
+    return Removal(InstanceId(node.key), node.node_type, cause, details, idle_s)
 
 
-def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]) -> Groups:
+def _current(
+    request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]
+) -> tuple[Groups, int]:
     """Returns the nodes by type, without those whose type is gone or (when checked) changed since launch.
 
-    A node of a type that is gone stays until it is idle, but takes no demand.
+    A node of a type that is gone stays until it is idle, but takes no demand; the number of these is second.
     """
     groups: Groups = {}
+    staying = 0
     is_checked = request.check_launch_hash
     for node in request.nodes:
         known = types.get(node.node_type)
         is_replaced = known is None or (is_checked and _is_outdated(node, known))
         if is_replaced and node.kind is not NodeKind.HEAD:
+            staying += known is None and node.runs
             if known is not None or not node.runs or node.idle_s > 0:
                 removals.append(_replaced(node, known, is_checked))
             continue
@@ -99,7 +98,7 @@ def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list
             groups[node.node_type] = [node]
         else:
             group.append(node)
-    return groups
+    return groups, staying
 
 
 def _is_outdated(node: PackNode, known: NodeType) -> bool:
@@ -161,8 +160,13 @@ def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], lis
     return ranked[:excess], ranked[excess:] + heads
 
 
-def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOffer, ...], int | None]:
-    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count."""
+def _rooms(
+    request: PackRequest, live: Mapping[str, int], staying: int
+) -> tuple[tuple[TypeOffer, ...], int | None]:
+    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count.
+
+    So do the `staying` ones, of types that are gone: they run until they are idle, and cost as much.
+    """
     leaving = request.leaving
     offers = tuple(
         _with_room(offer, live.get(offer.node_type.name, 0) + leaving.get(offer.node_type.name, 0))
@@ -170,9 +174,6 @@ def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[TypeOff
     )
     rooms = [] if request.most_new is None else [request.most_new]
     if request.max_nodes is not None:
-        known = {offer.node_type.name for offer in request.offers} | live.keys()
-        # Of types that are gone: they run until they are idle, and cost as much as the others.
-        staying = sum(node.runs and node.node_type not in known for node in request.nodes)
         rooms.append(max(0, request.max_nodes - sum(live.values()) - sum(leaving.values()) - staying))
     return offers, min(rooms, default=None)
 
@@ -217,28 +218,27 @@ def _new_node(of: NodeType) -> PackNode:
     )
 
 
-# Least advanced first: these have cost the least. REQUESTED is absent: a launch under way cannot be undone.
-UNDOABLE = (InstanceState.QUEUED, InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
+_S = InstanceState
+# Least advanced first: these have cost the least. A launch under way cannot be undone, but is not repeated.
+COMING = (_S.QUEUED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.REQUESTED)
+_WISHED_S = 30.0  # nothing was launched yet for a QUEUED one: once unneeded for so long it is withdrawn
 
 Since = Mapping[str, tuple[float, ...]]
 
 
-class IdleAnswer(Struct, frozen=True, kw_only=True):
-    """An IdleAnswer has the nodes to remove and what the next pass needs to know."""
-
-    removals: tuple[Removal, ...]
-    pending_idle: Since  # what the next pass must be given
-
-
 def remove_idle(
     request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str], launch: Mapping[str, int]
-) -> IdleAnswer:
-    """Removes idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums."""
-    since, waiting = _pending(request, nodes, needed)
-    expired = sorted(
-        [*_expired_running(request, nodes, needed), *(n for n in waiting if _waited_too_long(n, request))],
-        key=victim_order,
-    )
+) -> tuple[tuple[Removal, ...], Since]:
+    """Removes idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums.
+
+    The second value is `pending_idle` of the next pass.
+    """
+    running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
+    unbusy = (n for n in nodes if n.idle_s > 0 or n.state is not running)  # few, in most ticks
+    unneeded = [n for n in unbusy if n.key and n.key not in needed and n.kind is not head]
+    since, waiting = _pending(request, unneeded)
+    late = (n for n in waiting if n.idle_s > _limit_s(n, request))
+    expired = sorted([*_expired_running(request, unneeded), *late], key=victim_order)
     chosen = _spare(request, nodes, expired, launch) if expired else []
     # Removes one time per machine that goes; types without any are dropped.
     gone = Counter(node.node_type for node in chosen if not node.runs)
@@ -247,10 +247,7 @@ def remove_idle(
     for node in chosen:
         what = "idle" if node.runs else "on its way and unneeded"
         removals.append(removal(node, StopCause.IDLE, f"{what} for {node.idle_s:g} s", node.idle_s))
-    return IdleAnswer(
-        removals=tuple(removals),
-        pending_idle={name: times for name, times in left.items() if times},
-    )
+    return tuple(removals), {name: times for name, times in left.items() if times}
 
 
 def idle_limit_s(known: NodeType, request: PackRequest) -> float | None:
@@ -261,48 +258,45 @@ def idle_limit_s(known: NodeType, request: PackRequest) -> float | None:
     return min(limit_s, request.most_idle_s)
 
 
-def _expired_running(
-    request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str]
-) -> list[PackNode]:
+def _expired_running(request: PackRequest, unneeded: Iterable[PackNode]) -> list[PackNode]:
     limits_s = {offer.node_type.name: idle_limit_s(offer.node_type, request) for offer in request.offers}
-    running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
     expired = []
-    for node in nodes:
-        if node.idle_s > 0 and node.state is running:  # a busy node never goes, whatever the limit
-            limit_s = limits_s.get(node.node_type)
-            is_over = limit_s is not None and node.idle_s > limit_s
-            if is_over and node.kind is not head and node.key not in needed:
-                expired.append(node)
+    for node in unneeded:
+        limit_s = limits_s.get(node.node_type)
+        if node.runs and limit_s is not None and node.idle_s > limit_s:
+            expired.append(node)
     return expired
 
 
 def _pending(
-    request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str]
+    request: PackRequest, unneeded: Iterable[PackNode]
 ) -> tuple[dict[str, tuple[float, ...]], list[PackNode]]:
     """Returns per type since when k+1 machines on their way were unneeded, and those machines.
 
     The oldest times go to the least advanced machines.
     """
-    if request.pending_idle_s is None or request.pending_idle_s < 0:
-        return {}, []
-    unneeded: dict[str, list[PackNode]] = {}
-    for node in nodes:
-        if node.state in UNDOABLE and node.key and node.key not in needed and node.kind is not NodeKind.HEAD:
-            unneeded.setdefault(node.node_type, []).append(node)
+    groups: Groups = {}
+    for node in unneeded:
+        if not node.runs:
+            groups.setdefault(node.node_type, []).append(node)
     since: dict[str, tuple[float, ...]] = {}
     waiting: list[PackNode] = []
-    for name, group in unneeded.items():
+    for name, group in groups.items():
         known = request.pending_idle.get(name, ())[: len(group)]
         since[name] = known + (request.now,) * (len(group) - len(known))
-        group.sort(key=lambda node: UNDOABLE.index(node.state))
+        group.sort(key=lambda node: COMING.index(node.state))
         waiting += [
             replace(node, idle_s=request.now - at) for node, at in zip(group, since[name], strict=True)
         ]
     return since, waiting
 
 
-def _waited_too_long(node: PackNode, request: PackRequest) -> bool:
-    return request.pending_idle_s is not None and node.idle_s > request.pending_idle_s
+def _limit_s(node: PackNode, request: PackRequest) -> float:
+    """Returns for how long a machine on its way may be unneeded."""
+    limit_s = request.pending_idle_s
+    if limit_s is None or limit_s < 0 or node.state is _S.REQUESTED:
+        limit_s = math.inf
+    return min(limit_s, _WISHED_S) if node.state is _S.QUEUED else limit_s
 
 
 def _spare(

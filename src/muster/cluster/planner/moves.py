@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from muster.base.forecast import RunningTrial
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.planner.limits import UNDOABLE
+from muster.cluster.planner.limits import COMING
 from muster.cluster.planner.offers import bought_offers, by_price, price_of, without
 from muster.cluster.planner.request import Packing, PackNode, Removal, TypeOffer
 
@@ -110,14 +110,14 @@ class ConsolidationPlan(Struct, frozen=True, kw_only=True):
 def with_consolidation(packing: Packing, plan: ConsolidationPlan, nodes: Iterable[PackNode]) -> Packing:
     """Returns the packing with what a consolidation adds; a kept machine on its way is not unneeded."""
     launch = dict(Counter(packing.launch) + Counter(plan.launch))
-    on_their_way = (n for n in nodes if n.key in plan.kept - packing.needed and n.state in UNDOABLE)
+    on_their_way = (n for n in nodes if n.key in plan.kept - packing.needed and n.state in COMING)
     kept = Counter(node.node_type for node in on_their_way)
     left = {name: since[: len(since) - kept[name]] for name, since in packing.pending_idle.items()}
     return replace(
         packing,
         launch=launch,
-        bought_offers=bought_offers(launch, packing.offers),
-        price_per_hour=price_of(launch, packing.offers),
+        bought_offers=bought_offers(launch, packing.offers, packing.pinned),
+        price_per_hour=price_of(launch, packing.offers, packing.pinned),
         removals=(*packing.removals, *plan.removals),
         needed=packing.needed | plan.kept,
         pending_idle={name: since for name, since in left.items() if since},

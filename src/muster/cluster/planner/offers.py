@@ -14,15 +14,20 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from muster.base.forecast import Forecast
+from muster.base.resources import EMPTY
 from muster.cluster.backoff import is_blocked
-from muster.cluster.model import ClusterSpec, Instance, NodeType, Offer, StopCause, health_key
+from muster.cluster.model import ClusterSpec, Demand, Instance, NodeType, Offer, StopCause, health_key
+from muster.cluster.planner.demand_classes import labels_suit, machines_for
 from muster.cluster.planner.request import (
+    MARKET_LABEL,
+    ZONE_LABEL,
     OfferState,
     PackNode,
     PackProblem,
     PackRequest,
     PackSolution,
     TypeOffer,
+    labels_of,
 )
 from muster.cluster.snapshot import PoolRecord, TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -118,31 +123,44 @@ def without(offer: TypeOffer, bought: int) -> TypeOffer:
     return replace(offer, room=offer.room - bought, choices=choices)
 
 
-def bought_offers(launch: Mapping[str, int], offers: Iterable[TypeOffer]) -> dict[str, dict[str, int]]:
+Pinned = Mapping[str, Mapping[str, int]]  # node type -> offer name -> machines
+NONE_PINNED: Pinned = {}
+
+
+def bought_offers(
+    launch: Mapping[str, int], offers: Iterable[TypeOffer], pinned: Pinned = NONE_PINNED
+) -> dict[str, dict[str, int]]:
     """Returns node type -> offer name -> machines, for the types of `launch` that have offers."""
-    counts = ((offer, launch.get(offer.node_type.name, 0)) for offer in offers if offer.choices)
-    return {offer.node_type.name: split(offer.choices, count) for offer, count in counts if count > 0}
+    found: dict[str, dict[str, int]] = {}
+    for offer in offers:
+        name = offer.node_type.name
+        if offer.choices and launch.get(name, 0) > 0:
+            own = pinned.get(name, {})
+            rest = split(left_of(offer.choices, own), launch[name] - sum(own.values()))
+            found[name] = dict(Counter(rest) + Counter(own))
+    return found
 
 
-def price_of(launch: Mapping[str, int], offers: Iterable[TypeOffer]) -> float | None:
+def price_of(
+    launch: Mapping[str, int], offers: Sequence[TypeOffer], pinned: Pinned = NONE_PINNED
+) -> float | None:
     """Returns $ per hour of these machines; None when one of them has no price."""
-    known = {offer.node_type.name: offer for offer in offers}
+    known, amounts = {offer.node_type.name: offer for offer in offers}, bought_offers(launch, offers, pinned)
     total = 0.0
     for name, count in launch.items():
-        price = _price_of_type(known.get(name), count)
+        price = _price_of_type(known.get(name), count, amounts.get(name, {}))
         if price is None:
             return None
         total += price
     return total
 
 
-def _price_of_type(offer: TypeOffer | None, count: int) -> float | None:
+def _price_of_type(offer: TypeOffer | None, count: int, amounts: Mapping[str, int]) -> float | None:
     if offer is None:
         return None
     if not offer.choices:
         price = offer.node_type.price_per_hour
         return None if price is None else price * count
-    amounts = split(offer.choices, count)
     prices = {each.offer.name: each.offer.price_per_hour for each in offer.choices}
     if sum(amounts.values()) < count or any(prices[name] is None for name in amounts):
         return None
@@ -221,19 +239,56 @@ def _entry(offer: TypeOffer, choice: OfferState, room: int, position: int) -> Ty
     return replace(offer, node_type=priced, room=room, choices=())
 
 
+def with_offer_labels(problem: PackProblem) -> PackProblem:
+    """Returns the problem with an entry for each offer, where a request asks for a zone or a market."""
+    options = (bundle for gang in problem.gangs for option in gang.options for bundle in option)
+    items = (*problem.constraints, *options, *problem.demands)
+    keys = {ZONE_LABEL, MARKET_LABEL}
+    asked = [one for one in items if any(match.key in keys for one_of in one.selectors for match in one_of)]
+    if not asked and not any(gang.locality_label in keys for gang in problem.gangs):
+        return problem
+    return replace(
+        problem, offers=tuple(entry for offer in problem.offers for entry in _labelled(offer, asked))
+    )
+
+
+def _labelled(offer: TypeOffer, asked: Iterable[Demand]) -> list[TypeOffer]:
+    """Returns the offers of a type as types with their labels.
+
+    Together they have the room of the type: first as much as those requests need of each, in their order,
+    then of the cheapest.
+    """
+    known, left, usable = offer.node_type, offer.room, by_price(offer.choices)
+    labels = {each.offer.name: labels_of(each.offer, known) for each in usable}
+    needs = [(demand, machines_for(demand, known)) for demand in asked]
+    rooms = Counter[str]()
+    for demand, wanted in (*needs, (Demand(shape=EMPTY), left)):
+        rest = wanted
+        for each in (each for each in usable if labels_suit(demand, labels[each.offer.name])):
+            amount = min(rest, left, each.room - rooms[each.offer.name])
+            rooms[each.offer.name] += amount
+            left, rest = left - amount, rest - amount
+    entries = []
+    for each in (each for each in usable if rooms[each.offer.name]):
+        name = each.offer.name
+        own = replace(known, name=f"{known.name}{_MARK}{name}", labels=labels[name], offers=())
+        own = replace(own, price_per_hour=each.expected_price)
+        entries.append(replace(offer, node_type=own, room=rooms[name], choices=()))
+    return entries or [offer]
+
+
 def by_type(solution: PackSolution) -> PackSolution:
-    """Returns a solution of a problem of `at_prices`, with the types' own names."""
+    """Returns a solution of `at_prices` or `with_offer_labels` with the types' own names."""
     if not any(_MARK in name for name in solution.launch):
         return solution
-    launch = Counter[str]()
+    launch, pinned = Counter[str](), dict[str, dict[str, int]]()
     for name, count in solution.launch.items():
-        launch[_own_name(name)] += count
-    placements = tuple(p._replace(node_type=_own_name(p.node_type)) for p in solution.placements)
-    return replace(solution, launch=dict(launch), placements=placements)
-
-
-def _own_name(name: str) -> str:
-    return name.partition(_MARK)[0]
+        known, _, offer = name.partition(_MARK)
+        launch[known] += count
+        if count > 0 and offer and not offer.isdigit():
+            pinned.setdefault(known, {})[offer] = count
+    own = (p._replace(node_type=p.node_type.partition(_MARK)[0]) for p in solution.placements)
+    return replace(solution, launch=dict(launch), placements=tuple(own), pinned=pinned)
 
 
 HALF_LIFE_S = 6 * 3600.0
@@ -264,11 +319,7 @@ def after_ends(
 
 
 def risks(
-    spec: ClusterSpec,
-    pools: Mapping[str, PoolRecord],
-    live: Iterable[Instance],
-    lost_s: float,
-    now: float,
+    spec: ClusterSpec, pools: Mapping[str, PoolRecord], live: Iterable[Instance], lost_s: float, now: float
 ) -> dict[str, float]:
     """Returns for every spot offer the share of its price that is expected to be lost with its machines.
 

@@ -16,12 +16,7 @@ from msgspec.structs import replace
 from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.model import ClusterSpec, Constraint, Demand, Gang, NodeKind, NodeType, Objective
 from muster.cluster.plan import Verdict
-from muster.cluster.planner.demand_classes import (
-    CountedGangs,
-    MergedDemands,
-    PlacementTallies,
-    could_hold,
-)
+from muster.cluster.planner.demand_classes import CountedGangs, MergedDemands, PlacementTallies, could_hold
 from muster.cluster.planner.explain import explain
 from muster.cluster.planner.limits import LimitedCluster, remove_idle, resolve_limits
 from muster.cluster.planner.offers import (
@@ -32,6 +27,7 @@ from muster.cluster.planner.offers import (
     offer_states,
     price_of,
     with_block_of_offers,
+    with_offer_labels,
     without,
     without_back_off,
 )
@@ -54,32 +50,34 @@ Solver = Callable[[PackProblem], PackSolution]
 def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
     """Returns what to buy, what to remove, and where every request goes. Tests may pass their own solver."""
     limited = resolve_limits(request)
-    wanted, solver = _Wanted(request), solver or _solver(request)
-    launch = dict(limited.bought)
-    tallies, resize = PlacementTallies(), {}
+    wanted, launch = _Wanted(request), dict(limited.bought)
+    tallies, resize, pinned = PlacementTallies(), {}, dict[str, Mapping[str, int]]()
     if wanted.is_any:
-        solution = solver(_problem(request, limited, wanted))
+        solver = solver or _solver(request)
+        solution = by_type(solver(_problem(request, limited, wanted)))
         if _leaves_constraint(solution) and wanted.drop_impossible(request, solver):
-            solution = solver(_problem(request, limited, wanted))
+            solution = by_type(solver(_problem(request, limited, wanted)))
+        pinned.update(solution.pinned)
         tallies = PlacementTallies.of(solution, limited.nodes)
         resize = {limited.nodes[index].key: size for index, size in solution.resize.items()}
         for name, count in solution.launch.items():
             if count > 0:
                 launch[name] = launch.get(name, 0) + count
-    idle = remove_idle(request, limited.nodes, tallies.needed, launch)
+    idle, pending_idle = remove_idle(request, limited.nodes, tallies.needed, launch)
     return Packing(
         launch=launch,
-        bought_offers=bought_offers(launch, limited.offers),
-        removals=limited.removals + idle.removals,
+        bought_offers=bought_offers(launch, limited.offers, pinned),
+        pinned=pinned,
+        removals=limited.removals + idle,
         resize=resize,
         demands=wanted.demands.outcomes(tallies.demands),
         gangs=wanted.gangs.outcomes(tallies.gangs),
         constraints=wanted.constraint_outcomes(tallies),
         needed=tallies.needed,
-        pending_idle=idle.pending_idle,
+        pending_idle=pending_idle,
         offers=limited.offers,
         room=limited.room,
-        price_per_hour=price_of(launch, limited.offers),
+        price_per_hour=price_of(launch, limited.offers, pinned),
     )
 
 
@@ -153,7 +151,7 @@ def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> 
 def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> PackProblem:
     bought = limited.bought
     left = None if limited.room is None else limited.room - sum(bought.values())
-    return PackProblem(
+    problem = PackProblem(
         nodes=limited.nodes,
         offers=tuple(without(offer, bought.get(offer.node_type.name, 0)) for offer in limited.offers),
         room=left,
@@ -162,6 +160,7 @@ def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> 
         demands=wanted.demands.demands,
         conserve_gpus=request.conserve_gpus,
     )
+    return with_offer_labels(problem)
 
 
 def _solver(request: PackRequest) -> Solver:
@@ -271,10 +270,7 @@ def request_of(
 
 
 def offers_of(
-    spec: ClusterSpec,
-    health: Mapping[str, TypeHealth],
-    now: float,
-    risks: Mapping[str, float] = NO_RISKS,
+    spec: ClusterSpec, health: Mapping[str, TypeHealth], now: float, risks: Mapping[str, float] = NO_RISKS
 ) -> tuple[TypeOffer, ...]:
     """Return every node type that can be launched now, with its back-off; `risks` as in `pools.risks`."""
     scores = availabilities(health)

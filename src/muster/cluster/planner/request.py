@@ -53,6 +53,16 @@ class PackNode(Struct, frozen=True, kw_only=True, gc=False):
         return self.state is InstanceState.RAY_RUNNING
 
 
+# Ray's labels of a zone and a market. `ray start` makes them from RAY_NODE_ZONE and RAY_NODE_MARKET_TYPE.
+ZONE_LABEL, MARKET_LABEL = "ray.io/availability-zone", "ray.io/market-type"
+
+
+def labels_of(offer: Offer | None, known: NodeType | None) -> dict[str, str]:
+    """Returns the labels of a node on a machine of this type that comes from this offer."""
+    place = {} if offer is None else {ZONE_LABEL: offer.zone, MARKET_LABEL: offer.market}
+    return {**{name: value for name, value in place.items() if value}, **(known.labels if known else {})}
+
+
 class OfferState(Struct, frozen=True, kw_only=True):
     """An OfferState is one offer of a type as it can be bought from right now."""
 
@@ -134,6 +144,7 @@ class PackSolution(Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...]
     unplaced: tuple[Unplaced, ...]
     resize: Mapping[int, Resources] = field(default_factory=dict)  # index into PackProblem.nodes -> new size
+    pinned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # as in Packing
 
 
 class PackRequest(Struct, frozen=True, kw_only=True):
@@ -160,7 +171,7 @@ class PackRequest(Struct, frozen=True, kw_only=True):
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-class Removal(Struct, frozen=True, kw_only=True):
+class Removal(Struct, frozen=True):
     """A Removal is a node that should go."""
 
     instance_id: InstanceId
@@ -185,6 +196,8 @@ class Packing(Struct, frozen=True, kw_only=True):
 
     launch: Mapping[str, int]
     bought_offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # type -> offer -> count
+    # Those of `bought_offers` that come from no other offer: work asks for the zone or the market.
+    pinned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     removals: tuple[Removal, ...] = ()
     resize: Mapping[str, Resources] = field(default_factory=dict)  # instance id -> new size
     demands: tuple[ItemOutcome, ...] = ()

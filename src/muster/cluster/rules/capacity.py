@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from muster.base.forecast import RunningTrial, trials_by_node
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.expected_work import ExpectedWork, everyone_forecasts, expected_work
 from muster.cluster.model import (
@@ -23,7 +24,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Reason
 from muster.cluster.planner.pack import PlannedDemand, offers_of, request_of
-from muster.cluster.planner.request import PackNode, PackRequest
+from muster.cluster.planner.request import PackNode, PackRequest, labels_of
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import InstanceState, ResizeStatus
 
@@ -160,14 +161,15 @@ def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
     for instance in draft.instances.values():
         if instance.state is running:
             report = reports.get(instance.node_id or "")
-            if report is None and instance.provisional:  # it may not be ended yet, whatever its type is
-                late[instance.node_type] += bool(instance.launch_request_id)
-            elif report is None:  # unreadable or late: it counts, but nothing on it is known to be free
-                result.append(replace(_coming(draft, instance), available=EMPTY))
-            elif instance.provisional:
+            if report is not None and not instance.provisional:
+                if report.status is not dead:
+                    result.append(_running(draft, instance, report))
+            elif report is not None:
                 unlisted.append((instance, report))
-            elif report.status is not dead:
-                result.append(_running(draft, instance, report))
+            elif instance.provisional:  # it may not be ended yet, whatever its type is
+                late[instance.node_type] += bool(instance.launch_request_id)
+            else:  # unreadable or late: it counts, but nothing on it is known to be free
+                result.append(replace(_coming(draft, instance), available=EMPTY))
         elif instance.state in _COMING and not instance.cancelled:
             result.append(_coming(draft, instance))
     kept, surplus = _unlisted(draft, result, unlisted) if unlisted else ((), Counter[str]())
@@ -197,27 +199,21 @@ def _unlisted(
 
 
 def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
-    launch_hash = instance.launch_hash
-    is_plain = report.status is not _IDLE and not draft.snapshot.traits.resizable and instance.offer is None
-    if is_plain:  # nearly all: fewer fields take half the time
-        return PackNode(
-            key=instance.instance_id,
-            node_type=instance.node_type,
-            total=report.total,
-            available=report.available,
-            kind=instance.kind,
-            labels=report.labels,
-            launch_hash=launch_hash,
-        )
-    return PackNode(
+    node = PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
         total=report.total,
         available=report.available,
         kind=instance.kind,
         labels=report.labels,
+        launch_hash=instance.launch_hash,
+    )
+    if report.status is not _IDLE and instance.offer is None and not draft.snapshot.traits.resizable:
+        return node  # nearly all: fewer fields take half the time
+    return replace(
+        node,
+        labels={**labels_of(instance.offer, None), **report.labels},
         idle_s=_idle_s(draft, instance, report) if report.status is _IDLE else 0.0,
-        launch_hash=launch_hash,
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
     )
@@ -232,16 +228,16 @@ def _idle_s(draft: Draft, instance: Instance, report: NodeReport) -> float:
 def _coming(draft: Draft, instance: Instance) -> PackNode:
     known = draft.types.get(instance.node_type)
     size = known.resources if known else EMPTY
-    is_kept = instance.state is _S.ALLOCATED and draft.may_work_unseen(instance)
-    overdue = is_kept and draft.now - instance.since > draft.spec.timeouts.allocate_s
+    is_kept = instance.state in (_S.ALLOCATED, _S.RAY_INSTALLING) and draft.may_work_unseen(instance)
     return PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
         total=size,
-        available=EMPTY if overdue else size,  # its node is there and cannot be matched: nothing is free
+        available=EMPTY if draft.is_held(instance) else size,  # its node is there, unmatched: nothing is free
         state=instance.state,
         kind=instance.kind,
-        labels=known.labels if known else {},
+        labels=labels_of(instance.offer, known),
+        idle_s=-1.0 if is_kept else 0.0,  # where limits shrink it goes last, because it cannot be ended yet
         launch_hash=_todays_hash(draft, instance) if is_kept else instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
@@ -260,7 +256,7 @@ _MOVING = (StopCause.NOTICE, StopCause.CONSOLIDATION)
 def _work_that_moves(draft: Draft) -> list[Demand]:
     """What runs on nodes that the cloud will take, or that are emptied, needs room before it asks for it."""
     found = []
-    shapes: dict[str, list[Resources]] | None = None
+    trials: dict[str, list[RunningTrial]] | None = None
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         node, known = draft.nodes.get(instance.node_id or ""), draft.types.get(instance.node_type)
         if instance.stop_cause not in _MOVING or node is None or known is None:
@@ -269,19 +265,11 @@ def _work_that_moves(draft: Draft) -> list[Demand]:
             {name: node.total.units(name) - node.available.units(name) for name in known.resources}
         ).positive()
         if node.status is not NodeStatus.DEAD and used:
-            shapes = _trial_shapes(draft) if shapes is None else shapes
+            trials = trials_by_node(draft.snapshot.forecasts) if trials is None else trials
+            shapes = (trial.shape for trial in trials.get(node.node_id, ()))
             name = f"work on {instance.instance_id}"
-            for shape, count in Counter(_parts(used, shapes.get(node.node_id, ()))).items():
+            for shape, count in Counter(_parts(used, shapes)).items():
                 found.append(Demand(shape=shape, count=count, name=name, is_asked=False))
-    return found
-
-
-def _trial_shapes(draft: Draft) -> dict[str, list[Resources]]:
-    """Returns the shapes of the trials that tuners have on each node."""
-    found: dict[str, list[Resources]] = {}
-    for forecast in draft.snapshot.forecasts:
-        for trial in forecast.trials:
-            found.setdefault(trial.node_id, []).append(trial.shape)
     return found
 
 

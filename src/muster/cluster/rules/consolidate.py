@@ -11,12 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster.base.forecast import RunningTrial
+from muster.base.forecast import RunningTrial, trials_by_node
 from muster.base.ids import InstanceId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.budget_policy import Consolidation
 from muster.cluster.model import Demand, Gang, Instance, NodeReport, NodeStatus, RuntimeReport, StopCause
-from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.plan import Reason
 from muster.cluster.planner.moves import (
     BETWEEN_MOVES_S,
     BusyNode,
@@ -64,7 +64,7 @@ def _choose(
     stopping = draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
     under_way = sum(one.stop_cause is StopCause.CONSOLIDATION for one in stopping)
     most = max(1, draft.count(_S.RAY_RUNNING) // _MOST_AT_ONCE) - under_way
-    by_node = _trials_by_node(draft)
+    by_node = trials_by_node(draft.snapshot.forecasts)
     market = MachineMarket(packing, draft.boot_s, draft.spec.head_node_type)
     rooms = _free_rooms(draft, request, packing, by_node, market)
     removals, launch, targets, kept = list[Removal](), Counter[str](), set[str](), set[str]()
@@ -77,7 +77,7 @@ def _choose(
             continue
         why_not_yet = _why_not_yet(runtime, market, found)
         if why_not_yet:
-            _explain(draft, node.key, node.node_type, why_not_yet)
+            _explain(draft, node.key, why_not_yet)
             continue
         most -= 1
         rooms, targets = found.rooms, targets | found.targets
@@ -85,16 +85,9 @@ def _choose(
         if found.must_wait:
             launch.update(found.machines)
             kept |= found.targets
-            _explain(draft, node.key, node.node_type, f"yet, a machine is awaited: {text}")
+            _explain(draft, node.key, f"yet, a machine is awaited: {text}")
         else:
-            removals.append(
-                Removal(
-                    instance_id=InstanceId(node.key),
-                    node_type=node.node_type,
-                    cause=StopCause.CONSOLIDATION,
-                    details=text,
-                )
-            )
+            removals.append(Removal(InstanceId(node.key), node.node_type, StopCause.CONSOLIDATION, text))
     if not removals and not kept and not launch:
         return None
     return ConsolidationPlan(removals=tuple(removals), launch=launch, kept=frozenset(kept))
@@ -111,14 +104,6 @@ def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: EmptyingP
 
 
 # -- what there is --------------------------------------------------------------------------------
-
-
-def _trials_by_node(draft: Draft) -> dict[str, list[RunningTrial]]:
-    found: dict[str, list[RunningTrial]] = {}
-    for forecast in draft.snapshot.forecasts:
-        for trial in forecast.trials:
-            found.setdefault(trial.node_id, []).append(trial)
-    return found
 
 
 def _free_rooms(
@@ -210,7 +195,7 @@ def _candidates(draft: Draft, packing: Packing, by_node: TrialsByNode) -> list[B
         assert report is not None
         why_not = _why_not(draft, instance, report, on_it, packing) or _late_if_moved(draft, instance, on_it)
         if why_not:
-            _explain(draft, instance.instance_id, instance.node_type, why_not)
+            _explain(draft, instance.instance_id, why_not)
         elif instance.price_per_hour:
             found.append(_busy(draft, instance, report, on_it))
     return found
@@ -269,13 +254,13 @@ def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial,
 def _reason(draft: Draft, node: BusyNode, found: EmptyingPlan | None) -> str:
     """Returns why emptying pays, with the figures; "" when it does not, which is explained."""
     if found is None or found.saved <= 0:
-        _explain(draft, node.key, node.node_type, "its trials fit nowhere else for less")
+        _explain(draft, node.key, "its trials fit nowhere else for less")
         return ""
     # Coarse, so that the text changes with the decision and not with every tick.
     figures = f"saves ${found.saved:.1g} in {node.rest_s / 60:.1g} min, moving costs ${found.cost:.1g}"
     if found.saved <= _FACTOR[draft.spec.consolidation] * found.cost:
         text = f"emptying it into {_where(found)} {figures}: not worth it"
-        _explain(draft, node.key, node.node_type, text)
+        _explain(draft, node.key, text)
         return ""
     return f"its {len(node.trials)} trials go into {_where(found)}: {figures}"
 
@@ -286,13 +271,6 @@ def _where(found: EmptyingPlan) -> str:
     return " and ".join(places)
 
 
-def _explain(draft: Draft, instance_id: str, node_type: str, why_not: str) -> None:
-    draft.decided.node_verdicts.append(
-        Verdict(
-            subject=Subject.NODE,
-            subject_id=instance_id,
-            reason=Reason.KEPT_BUSY,
-            target=node_type,
-            detail=f"not emptied: {why_not}",
-        )
-    )
+def _explain(draft: Draft, instance_id: str, why_not: str) -> None:
+    instance = draft.instances[InstanceId(instance_id)]
+    draft.add_node_verdict(instance, Reason.KEPT_BUSY, f"not emptied: {why_not}", last=True)

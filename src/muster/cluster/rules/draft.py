@@ -18,7 +18,7 @@ from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import find_unplaced, known_ips, may_be_on, unreported_since, was_elsewhere
+from muster.cluster.identity import find_unplaced, known_ips, may_be_on, was_elsewhere
 from muster.cluster.model import (
     InstallFailure,
     Instance,
@@ -47,8 +47,10 @@ from muster.cluster.snapshot import (
 )
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
-_STAYING = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING, InstanceState.RAY_RUNNING)
-_SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
+AWAITED = (InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)  # their nodes have not come yet
+STAYING = (*AWAITED, InstanceState.RAY_RUNNING)
+SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
+MISSED_S = 300.0  # no list lacks a machine for longer; ids may be used again
 _OFFERS_UNUSED = (
     "the offers of node types are not used, because the provider cannot be told the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
@@ -92,7 +94,7 @@ class Decided(Struct):
     health: dict[str, TypeHealth]
     ended_nodes: dict[str, float]
     ended_machines: dict[str, float]
-    unreported: Mapping[str, tuple[float, float]]
+    unreported: Mapping[InstanceId, tuple[float, float]]
     unplaced_nodes: Mapping[str, UnplacedNode]
     unclear_launches: dict[str, UnclearLaunch]
     ungrowing: dict[str, float]
@@ -111,33 +113,25 @@ class Decided(Struct):
 
     def copied(self) -> Decided:
         twin = copy(self)
-        twin.health, twin.changed = self.health.copy(), self.changed.copy()
-        twin.ended_nodes, twin.ended_machines = self.ended_nodes.copy(), self.ended_machines.copy()
-        twin.unclear_launches = self.unclear_launches.copy()
-        twin.ungrowing, twin.quarantined = self.ungrowing.copy(), self.quarantined.copy()
-        twin.actions, twin.verdicts = self.actions.copy(), self.verdicts.copy()
-        twin.node_verdicts, twin.undecided = self.node_verdicts.copy(), self.undecided.copy()
+        for name in _COPIED:
+            setattr(twin, name, getattr(self, name).copy())
         return twin
+
+
+_COPIED = (
+    *("health", "ended_nodes", "ended_machines", "unclear_launches", "ungrowing"),
+    *("changed", "actions", "verdicts", "undecided", "node_verdicts", "quarantined"),
+)
+_REMEMBERED = tuple(name for name in Decided.__struct_fields__ if name in Memory.__struct_fields__)
 
 
 def decided_before(snapshot: Snapshot) -> Decided:
     """Return what holds before any rule has run."""
-    memory = snapshot.memory
-    return Decided(
-        health=dict(memory.health),
-        ended_nodes=dict(memory.ended_nodes),
-        ended_machines=dict(memory.ended_machines),
-        unreported=memory.unreported,
-        unplaced_nodes=memory.unplaced_nodes,
-        unclear_launches={k: one for k, one in memory.unclear_launches.items() if one.until > snapshot.now},
-        ungrowing={name: until for name, until in memory.ungrowing.items() if until > snapshot.now},
-        listed_at=memory.listed_at,
-        without_drivers=memory.without_drivers,
-        noticed=memory.noticed,
-        noticed_at=memory.noticed_at,
-        drained_until=memory.drained_until,
-        quarantined=list(snapshot.quarantined),
-    )
+    memory, now = snapshot.memory, snapshot.now
+    known = {name: getattr(memory, name) for name in _REMEMBERED}
+    known["unclear_launches"] = {k: one for k, one in memory.unclear_launches.items() if one.until > now}
+    known["ungrowing"] = {name: until for name, until in memory.ungrowing.items() if until > now}
+    return Decided(**known, quarantined=list(snapshot.quarantined)).copied()
 
 
 class Draft:
@@ -211,7 +205,7 @@ class Draft:
         One that is to go, and is not terminated because its node runs or may run unseen, is still there.
         """
         running = InstanceState.RAY_RUNNING
-        staying = self.in_state(*_STAYING)
+        staying = self.in_state(*STAYING)
         kept = (i for i in staying if not i.cancelled or i.state is running)
         ours = (i for i in kept if i.launch_request_id or not i.provisional)
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
@@ -223,9 +217,7 @@ class Draft:
         within_s, attempt = self.snapshot.traits.listed_within_s, len(instance.history)
         if within_s and instance.launch_request_id:
             self.decided.unclear_launches[f"{instance.instance_id}/{attempt}"] = UnclearLaunch(
-                request_id=instance.launch_request_id,
-                node_type=instance.node_type,
-                until=self.now + within_s,
+                request_id=instance.launch_request_id, node_type=instance.node_type, until=self.now + within_s
             )
 
     def unclear_by_type(self) -> Counter[str]:
@@ -272,7 +264,8 @@ class Draft:
         Such a node lacks its machine's id, or has another one, and is not taken for the answer to a request.
         """
         nodes, cloud = self.unplaced, self.snapshot.cloud or {}
-        if not nodes:
+        missing_since = self.now if instance.missing_since is None else instance.missing_since
+        if not nodes or self.now - missing_since > MISSED_S:
             return False
         ended = self.decided.unreported.get(instance.instance_id)
         stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
@@ -286,20 +279,25 @@ class Draft:
             for node in nodes.values()
         )
 
+    def is_held(self, instance: Instance) -> bool:
+        """Returns whether a machine would be given up by now, if no unseen node could be on it."""
+        limits = self.spec.timeouts
+        limit_s = limits.allocate_s if instance.state is InstanceState.ALLOCATED else limits.install_s
+        is_due = instance.state in AWAITED and self.now - instance.since > limit_s
+        return is_due and self.may_work_unseen(instance)
+
     @property
     def unplaced(self) -> Mapping[str, UnplacedNode]:
         """Returns the live nodes that are on no known machine, also those of unusable rows.
 
-        One that this report lacks counts for a grace. A cloud id that a placed node has, too, is that node's:
-        an image was made of a running machine.
+        One that this report lacks counts for a grace.
         """
         if self._unplaced is None:
-            known = (i for i in self.instances.values() if i.launch_request_id or not i.provisional)
-            placed = {i.node_id for i in known if i.node_id}
             report, before = self.snapshot.runtime, self.decided.unplaced_nodes
             self._unplaced = before
             if report is not None:
-                self._unplaced = find_unplaced(report, placed, before, self.now, self._grace_s)
+                records, cloud = self.instances.values(), self.snapshot.cloud or {}
+                self._unplaced = find_unplaced(report, records, before, cloud, self.now, self._grace_s)
         return self._unplaced
 
     def note_unplaced(self, is_complete: bool, are_left: bool) -> None:
@@ -308,26 +306,19 @@ class Draft:
         if is_complete and (are_left or self.decided.unplaced_nodes):
             self.decided.unplaced_nodes = self.unplaced
 
-    @property
-    def late_nodes(self) -> set[str]:
-        """Returns the nodes that served until now and that this report lacks, while their grace lasts."""
-        shown = {n.node_id for n in self.snapshot.runtime.nodes} if self.snapshot.runtime else set()
-        late = {i.node_id: i for i in self.in_state(*_SERVING) if i.node_id and i.node_id not in shown}
-        known, now, grace_s = self.decided.unreported, self.now, self._grace_s
-        return {
-            n for n, i in late.items() if now - self.unreported_since(known.get(i.instance_id)) <= grace_s
-        }
-
-    def unreported_since(self, known: tuple[float, float] | None) -> float:
-        return unreported_since(known, self.now, self._grace_s)
-
     def may_be_restarted(self, instance: Instance) -> bool:
         """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
         if self.snapshot.runtime is None:
             return instance.since < self.now  # it was kept by an earlier tick
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE)
-        return may_return and self.may_work_unseen(instance)
+        # The report that shows a death, and one that lacks other nodes, may lack the node that came after it.
+        before, lacking = self.snapshot.instances.get(instance.instance_id), self.decided.unreported
+        has_just_died = before is not None and before.state is InstanceState.RAY_RUNNING
+        is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*SERVING))
+        is_listed = instance.cloud_id in (self.snapshot.cloud or {})
+        may_lack = (is_partial and is_listed) or (has_just_died and instance.node_id in self.nodes)
+        return may_return and (may_lack or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
         """Returns the records of our machines that are kept without a node: they may serve again.
@@ -336,9 +327,8 @@ class Draft:
         """
         stopped = (i for i in self.in_state(InstanceState.RAY_STOPPED) if not is_head(i))
         kept = [i for i in stopped if not i.provisional and self.may_be_restarted(i)]
-        arrived = self.in_state(InstanceState.ALLOCATED, InstanceState.RAY_INSTALLING)
-        cancelled = (i for i in arrived if i.cancelled and (i.launch_request_id or not i.provisional))
-        return [*kept, *(i for i in cancelled if self.may_work_unseen(i))]
+        cancelled = (i for i in self.in_state(*AWAITED) if i.cancelled and self.may_work_unseen(i))
+        return [*kept, *(i for i in cancelled if i.launch_request_id or not i.provisional)]
 
     def fresh(self, prefix: str) -> str:
         """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
@@ -396,6 +386,17 @@ class Draft:
     def add_verdicts(self, *verdicts: Verdict) -> None:
         self.decided.verdicts.extend(verdicts)
 
+    def add_node_verdict(self, node: Instance, reason: Reason, detail: str, *, last: bool = False) -> None:
+        """Adds why a node is as it is; of several reasons, reports show the last."""
+        verdict = Verdict(
+            subject=Subject.NODE,
+            subject_id=node.instance_id,
+            reason=reason,
+            target=node.node_type,
+            detail=detail,
+        )
+        (self.decided.node_verdicts if last else self.decided.verdicts).append(verdict)
+
     def add_cluster_verdict(self, reason: Reason, detail: str) -> None:
         self.add_verdicts(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
 
@@ -410,6 +411,8 @@ class Draft:
         node, now, since = Subject.NODE, self.now, memory.verdict_since
         dated = tuple([v if v.subject is node else _dated(v, since, now) for v in self.decided.verdicts])
         ended = [i for i in self.decided.changed.values() if i.state is InstanceState.TERMINATED]
+        is_followed = self.decided.changed or self.in_state(*AWAITED)
+        report = self.snapshot.runtime if is_followed else None
         return Plan(
             tick_id=self.snapshot.tick_id,
             at=self.now,
@@ -424,24 +427,16 @@ class Draft:
                 for i in self.in_state(InstanceState.RAY_INSTALLING)
                 if self.snapshot.runtime is None or self.may_work_unseen(i)
             ),
-            memory=Memory(
-                health=self.decided.health,
-                pending_idle=packing.pending_idle if packing else self.snapshot.memory.pending_idle,
-                spent=self.snapshot.memory.spent + sum(cost_of(i, self.now) for i in ended),
+            memory=replace(
+                memory,
+                **{name: getattr(self.decided, name) for name in _REMEMBERED if name != "ended_nodes"},
+                pending_idle=packing.pending_idle if packing else memory.pending_idle,
+                spent=memory.spent + sum(cost_of(i, self.now) for i in ended),
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
-                ended_machines=self.decided.ended_machines,
-                unreported=self.decided.unreported,
-                unplaced_nodes=self.decided.unplaced_nodes,
-                unclear_launches=self.decided.unclear_launches,
-                listed_at=self.decided.listed_at,
-                ungrowing=self.decided.ungrowing,
-                without_drivers=self.decided.without_drivers,
-                noticed=self.decided.noticed,
-                noticed_at=self.decided.noticed_at,
-                drained_until=self.decided.drained_until,
-                boot_s=learned_boots(self.snapshot.memory.boot_s, self.decided.changed.values()),
-                pools=after_ends(self.snapshot.memory.pools, ended, self.now),
+                report_version=memory.report_version if report is None else report.version,
+                boot_s=learned_boots(memory.boot_s, self.decided.changed.values()),
+                pools=after_ends(memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
                 clock=newer_mark(memory.clock, reading) if reading else memory.clock,
                 uncharged=self.uncharged,
@@ -493,7 +488,9 @@ def is_head(instance: Instance) -> bool:
 
 def fields_of_request(record: Instance, receiver: Instance | None = None) -> dict[str, Any]:
     """Returns what passes with a record's request to another record, which may have made one of its own."""
-    found: dict[str, Any] = {"launch_request_id": record.launch_request_id}
+    swapped = () if receiver is None else ("node_type", "launch_hash")
+    names = ("launch_request_id", "requested_at", *swapped)
+    found: dict[str, Any] = {name: getattr(record, name) for name in names}
     if record.offer is not None or (receiver is not None and receiver.offer is not None):
         found |= {"offer": record.offer, "price_per_hour": record.price_per_hour}
     return found

@@ -8,15 +8,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.base.ids import RequestId
-from muster.cluster.model import CloudInstance, IdleCluster, Instance, StopCause
+from muster.cluster.model import CloudInstance, IdleCluster, Instance, Offer, StopCause
 from muster.cluster.plan import EndCluster, Install, Reason, Terminate, base_id
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import AWAITED, Draft, is_head
 from muster.cluster.snapshot import WithoutDrivers
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 _S = InstanceState
 _DONE = (_S.RAY_STOPPED, _S.ALLOCATION_TIMEOUT, _S.RAY_INSTALL_FAILED, _S.TERMINATION_FAILED)
-_CANCELLED = (_S.ALLOCATED, _S.RAY_INSTALLING)
+_HOLDING = ON_CLOUD - frozenset(_DONE)  # a record in these states still uses its machine
 
 
 def terminate(draft: Draft) -> None:
@@ -25,13 +25,13 @@ def terminate(draft: Draft) -> None:
     if draft.snapshot.traits.read_only:
         return
     going: dict[str, Instance] = {}
-    cancelled = [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
+    cancelled = [i for i in draft.in_state(*AWAITED) if i.cancelled]
     for instance in (*draft.in_state(*_DONE), *cancelled):
         if is_head(instance) or instance.provisional or not _is_due(draft, instance):
             continue
         if not _may_be_at_work(draft, instance):
             moved = draft.move(instance, _S.TERMINATING, _why(instance))
-        elif _is_unpaid(draft):
+        elif draft.budget is not None and draft.budget.is_overdue:  # no money to wait for unseen work
             text = f"{_why(instance)}; the budget is used up, and does not pay for waiting"
             moved = draft.move(instance, _S.TERMINATING, text, stop_cause=StopCause.BUDGET)
         else:
@@ -47,32 +47,18 @@ def terminate(draft: Draft) -> None:
 def _close_stale(draft: Draft) -> None:
     """A record whose machine serves under another record ends without a call; the head's old one too."""
     done = draft.in_state(*_DONE)
-    active = _active_owners(draft) if done else set()
+    holding = (i for i in draft.instances.values() if i.cloud_id and i.state in _HOLDING)
+    active = {i.cloud_id for i in holding} if done else set()
     for instance in done:
         if instance.cloud_id in active:
             draft.move(instance, _S.TERMINATED, "another record owns the machine now")
-
-
-def _active_owners(draft: Draft) -> set[str]:
-    """Returns the machines held by a record that still uses them."""
-    return {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in _HOLDING}
-
-
-_HOLDING = ON_CLOUD - frozenset(_DONE)
 
 
 def _may_be_at_work(draft: Draft, instance: Instance) -> bool:
     """Returns whether a node that cannot be seen may be at work on a machine that is to go."""
     if instance.state is _S.RAY_STOPPED:
         return draft.may_be_restarted(instance)
-    return instance.state in _CANCELLED and (
-        draft.snapshot.runtime is None or draft.may_work_unseen(instance)
-    )
-
-
-def _is_unpaid(draft: Draft) -> bool:
-    """Returns whether there is no money to wait for work that cannot be seen."""
-    return draft.budget is not None and draft.budget.is_overdue
+    return instance.state in AWAITED and (draft.snapshot.runtime is None or draft.may_work_unseen(instance))
 
 
 def _is_due(draft: Draft, instance: Instance) -> bool:
@@ -110,8 +96,16 @@ def install(draft: Draft) -> None:
                     instance_id=instance.instance_id,
                     cloud_id=machine.cloud_id,
                     node_type=instance.node_type,
+                    place=_place(instance),
                 )
             )
+
+
+def _place(instance: Instance) -> dict[str, str]:
+    """Returns the variables from which `ray start` makes the labels of the machine's zone and market."""
+    offer = instance.offer or Offer(market="")
+    found = {"RAY_NODE_ZONE": offer.zone, "RAY_NODE_MARKET_TYPE": offer.market}
+    return {name: value for name, value in found.items() if value}
 
 
 def _is_new(draft: Draft, instance: Instance, machine: CloudInstance) -> bool:

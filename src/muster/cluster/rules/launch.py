@@ -48,7 +48,7 @@ Purchase = tuple[Instance, Offer | None]  # a record, and the offer that its mac
 
 
 def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], most: int) -> list[Purchase]:
-    """Returns the oldest records that can be bought now. A repeated request keeps its offer.
+    """Returns the oldest records that can be bought now. A repeated or pinned one keeps its offer.
 
     The others get the cheapest offers that are not backed off and have room: as they are now, not as they
     were when the record was planned.
@@ -59,7 +59,8 @@ def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], 
     chosen: list[Purchase] = []
     for instance in waiting:
         is_repeated = instance.launch_request_id is not None
-        offer = known.offer(instance.offer_name) if is_repeated else next(offers, None)
+        is_fixed = is_repeated or instance.is_pinned
+        offer = known.offer(instance.offer_name) if is_fixed else next(offers, None)
         if offer is not None or is_repeated:
             chosen.append((instance, offer))
     return chosen[:most]
@@ -74,7 +75,7 @@ def _one_on_trial(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
     if not on_trial:
         return batch
     tried = set[str]()
-    for instance in draft.in_state(*_UNDER_WAY):
+    for instance in (i for i in draft.in_state(*_UNDER_WAY) if not draft.is_held(i)):
         tried.update({instance.node_type, health_key(instance.node_type, instance.offer_name)})
     chosen: list[Purchase] = []
     for instance, offer in batch:
@@ -151,11 +152,13 @@ def _at_once(limits: LaunchLimits, running: int) -> int:
 
 def _request(draft: Draft, chosen: list[Purchase]) -> None:
     calls: dict[RequestId, list[Instance]] = {}
-    fresh: dict[str, RequestId] = {}  # one call for all types without offers, one for each offer
+    # One call for all types without offers, one for each offer, apart for those that need just this one.
+    fresh: dict[tuple[str, bool], RequestId] = {}
     for instance, offer in chosen:
         base = instance.launch_request_id
         if base is None:
-            of = "" if offer is None else health_key(instance.node_type, offer.name)
+            key = "" if offer is None else health_key(instance.node_type, offer.name)
+            of = key, instance.is_pinned
             base = fresh[of] = fresh.get(of) or RequestId(draft.fresh("r"))
         # Price and hash are those of the config this very launch is made with.
         terms = draft.terms_of(instance.node_type, offer)
@@ -164,7 +167,9 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
         else:
             price = "" if offer.price_per_hour is None else f" at ${offer.price_per_hour:g} per hour"
             asked = f"asked from the provider: {offer.name}{price}"
-        moved = draft.move(instance, _S.REQUESTED, asked, launch_request_id=base, **terms)
+        asked_at = draft.now if instance.requested_at is None else instance.requested_at
+        request = {"launch_request_id": base, "requested_at": asked_at}
+        moved = draft.move(instance, _S.REQUESTED, asked, **request, **terms)
         if moved is not None:
             attempt = len(moved.entered(_S.REQUESTED))
             calls.setdefault(attempt_id(base, attempt, draft.snapshot.tick_id), []).append(moved)
@@ -177,19 +182,19 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
                 request_id=request_id,
                 shape=shape,
                 instance_ids=ids,
-                offers=() if offer is None else (offer, *_next_offers(draft, members[0].node_type, offer)),
+                offers=() if offer is None else (offer, *_next_offers(draft, members[0], offer)),
             )
         )
 
 
-def _next_offers(draft: Draft, node_type: str, first: Offer) -> tuple[Offer, ...]:
+def _next_offers(draft: Draft, instance: Instance, first: Offer) -> tuple[Offer, ...]:
     """Returns where else one call may buy, cheapest first: the same market in other zones.
 
     Another market may be dearer than another type, so that is a decision of the next plan. An offer with a
     limit of its own is left out: which offer a machine came from is known only when it is listed.
     """
-    known = draft.types.get(node_type)
-    if known is None or not first.zone or not draft.snapshot.traits.takes_next_offer:
+    known = draft.types.get(instance.node_type)
+    if known is None or not first.zone or instance.is_pinned or not draft.snapshot.traits.takes_next_offer:
         return ()
     usable = [each.offer for each in by_price(draft.choices_of(known))]
     return tuple(

@@ -115,10 +115,7 @@ def _room_at_best_price(request: PackRequest, shape: Resources) -> int:
 
 
 def _of_shape(
-    subject: Subject,
-    items: Sequence[Gang | Demand],
-    outcomes: Sequence[ItemOutcome],
-    shape: Resources,
+    subject: Subject, items: Sequence[Gang | Demand], outcomes: Sequence[ItemOutcome], shape: Resources
 ) -> list[tuple[Subject, ItemOutcome]]:
     found = zip(items, outcomes, strict=True)
     return [(subject, outcome) for item, outcome in found if _shape_of(item) == shape]
@@ -154,11 +151,7 @@ def _verdicts(draft: Draft, request: PackRequest, held: Held) -> list[Verdict]:
     for (subject, name, text), amount in amounts.items():
         found.append(
             Verdict(
-                subject=subject,
-                subject_id=name,
-                reason=Reason.WAITING_FOR_TURN,
-                count=amount,
-                detail=text,
+                subject=subject, subject_id=name, reason=Reason.WAITING_FOR_TURN, count=amount, detail=text
             )
         )
     return found
@@ -225,7 +218,7 @@ def _shrink(draft: Draft, budget: BudgetState) -> None:
     removals: list[Removal] = []
     for one in sorted(staying, key=lambda each: (each.state is _S.RAY_RUNNING, -each.history[0].at)):
         if over > 1e-9 and not is_head(one) and one.price_per_hour:
-            removals.append(_removal(one, details))
+            removals.append(Removal(one.instance_id, one.node_type, StopCause.BUDGET, details))
             over -= one.price_per_hour
     if removals:
         draft.planned.unpaid = tuple(removals)
@@ -235,7 +228,7 @@ def _shrink(draft: Draft, budget: BudgetState) -> None:
 def _price_of(draft: Draft, queued: Instance) -> float | None:
     """Returns what the machine of a record that has no offer yet may cost."""
     known = draft.types.get(queued.node_type)
-    if known is None or not known.offers:
+    if known is None or not known.offers or queued.is_pinned:
         return queued.price_per_hour
     cheapest = next(iter(by_price(draft.choices_of(known))), None)
     return queued.price_per_hour if cheapest is None else cheapest.offer.price_per_hour
@@ -278,19 +271,11 @@ def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]
 def _all_workers(draft: Draft, details: str) -> tuple[Removal, ...]:
     packing = draft.planned.outcome
     leaving = {removal.instance_id for removal in packing.removals} if packing else set()
-    return tuple(_removal(one, details) for one in draft.in_state(*_SERVING) if _goes(one, leaving))
+    going = (one for one in draft.in_state(*_SERVING) if _goes(one, leaving))
+    return tuple(Removal(one.instance_id, one.node_type, StopCause.BUDGET, details) for one in going)
 
 
 def _goes(instance: Instance, leaving: set[InstanceId]) -> bool:
     """What was cancelled ends when it comes, unless its node was there first: that is drained."""
     is_on_its_way_out = instance.cancelled and instance.state is not _S.RAY_RUNNING
     return not is_head(instance) and not is_on_its_way_out and instance.instance_id not in leaving
-
-
-def _removal(instance: Instance, details: str) -> Removal:
-    return Removal(
-        instance_id=instance.instance_id,
-        node_type=instance.node_type,
-        cause=StopCause.BUDGET,
-        details=details,
-    )

@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
-from muster.base.ids import RequestId
 from muster.cluster.backoff import decayed_failures, is_blocked
 from muster.cluster.model import (
     FailureKind,
@@ -22,8 +21,9 @@ from muster.cluster.model import (
     StopCause,
     health_key,
 )
-from muster.cluster.plan import Drain, Reason, Subject, Verdict
+from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.scale import ask_drain
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
@@ -143,7 +143,8 @@ def _act(draft: Draft, owner: Instance, notice: Notice) -> None:
         if draft.move(owner, _S.RAY_STOP_REQUESTED, text_of(notice), stop_cause=StopCause.NOTICE) is not None:
             _ask(draft, owner, notice, max(0.0, left_s or 0.0))
     else:
-        _announce(draft, owner, notice)
+        head = "; this is the head, which is not drained: save what you need" if is_head(owner) else ""
+        draft.add_node_verdict(owner, Reason.WILL_BE_TAKEN, f"{text_of(notice)}{head}", last=True)
 
 
 def _left_s(draft: Draft, notice: Notice) -> float | None:
@@ -170,31 +171,8 @@ def _hurry(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None
 
 
 def _ask(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
-    assert owner.node_id is not None
     draft.decided.drained_until = {**draft.decided.drained_until, notice.cloud_id: draft.now + left_s}
-    draft.act(
-        Drain(
-            request_id=RequestId(draft.fresh("d")),
-            instance_id=owner.instance_id,
-            node_id=owner.node_id,
-            cause=StopCause.NOTICE,
-            deadline_s=left_s,
-            message=text_of(notice),
-        )
-    )
-
-
-def _announce(draft: Draft, owner: Instance, notice: Notice) -> None:
-    head = "; this is the head, which is not drained: save what you need" if is_head(owner) else ""
-    draft.decided.node_verdicts.append(
-        Verdict(
-            subject=Subject.NODE,
-            subject_id=owner.instance_id,
-            reason=Reason.WILL_BE_TAKEN,
-            target=owner.node_type,
-            detail=f"{text_of(notice)}{head}",
-        )
-    )
+    ask_drain(draft, owner, StopCause.NOTICE, left_s, text_of(notice))
 
 
 def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:

@@ -25,21 +25,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.backoff import after_failure, after_success, failures_by_key
-from muster.cluster.identity import as_requested, requested_types
-from muster.cluster.model import (
-    CloudInstance,
-    Instance,
-    LaunchFailure,
-    NodeKind,
-    NodeStatus,
-    Offer,
-    StopCause,
-    health_key,
-)
-from muster.cluster.plan import Reason, attempt_of, base_id
-from muster.cluster.rules.draft import Draft, fields_of_request, is_head
-from muster.cluster.snapshot import TypeHealth
+from muster.cluster.backoff import after_success
+from muster.cluster.identity import as_requested, requested_types, type_of
+from muster.cluster.model import CloudInstance, Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
+from muster.cluster.plan import Reason, base_id
+from muster.cluster.rules.draft import AWAITED, MISSED_S, SERVING, Draft, fields_of_request, is_head
+from muster.cluster.rules.timeouts import fail_refused
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 _S = InstanceState
@@ -52,25 +43,28 @@ def observe_cloud(draft: Draft) -> None:
         draft.add_cluster_verdict(
             Reason.CLOUD_UNREADABLE, "the provider could not list its machines; nothing was concluded"
         )
-        _fail_refused(draft)
+        fail_refused(draft)
         _note_terminate_failures(draft)
         return
     _end_reused(draft, cloud)
-    known = draft.in_state(*_ON_CLOUD_ORDERED)
-    unusual = [i for i in known if i.missing_since is not None or i.cloud_id not in cloud]
+    running = _S.RAY_RUNNING  # nearly all, with nothing unusual about them
+    unusual = [
+        i
+        for i in draft.in_state(*_ON_CLOUD_ORDERED)
+        if i.missing_since is not None
+        or i.launch_request_id is None
+        or i.cloud_id not in cloud
+        or (i.state is not running and not i.internal_ip)
+    ]
     for instance in unusual:  # first: the tags show which requests still wait
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is not None:
             _confirm(draft, instance, machine)
-    for instance in [i for i in known if i.launch_request_id is None and not is_head(i)]:
-        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        tag = machine.node_type if machine is not None else ""
-        if tag in draft.types and tag != instance.node_type:  # it was adopted with another type tag
-            draft.amend(instance, node_type=tag, **draft.terms_of(tag))
+            _correct_type(draft, instance, machine)
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
-    _fail_refused(draft)
+    fail_refused(draft)
     _note_vanished(draft, cloud, unusual)
     _note_terminate_failures(draft)
     _adopt(draft, unowned.values())
@@ -89,13 +83,19 @@ def _end_reused(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None:
 
 def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[CloudId, CloudInstance]:
     """Machines that no live record holds, without unusable and unmanaged ones."""
-    owned = {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
+    owned = {i.cloud_id for i in draft.in_state(*_ON_CLOUD_ORDERED)}
     result: dict[CloudId, CloudInstance] = {}
     left = [] if cloud.keys() <= owned else [m for name, m in cloud.items() if name not in owned]
     if not left:
         return result
     types = requested_types(draft.instances.values(), left)
+    places = {(m.request_id, m.internal_ip) for name, m in cloud.items() if name in owned}
     for machine in left:
+        place = machine.request_id, machine.internal_ip  # no two machines have both
+        if all(place) and place in places:
+            draft.quarantine(f"machine {machine.cloud_id}", "listed under another id, too: ignored")
+            continue
+        places.add(place)
         usable = as_requested(machine, types, draft.types)
         if usable is not machine:
             text = f"requested as {usable.node_type!r}, listed as {machine.node_type!r}: correct its type tag"
@@ -184,6 +184,7 @@ def _bind(
         "the machine arrived",
         cloud_id=machine.cloud_id,
         kind=machine.kind,
+        requested_at=instance.requested_at if machine.request_id else None,
         launch_hash=machine.launch_hash or instance.launch_hash,
         internal_ip=machine.internal_ip,
         external_ip=machine.external_ip,
@@ -220,35 +221,6 @@ def _reported_terms(draft: Draft, machine: CloudInstance, asked: Offer | None) -
     return {"offer": found, "price_per_hour": found.price_per_hour}
 
 
-def _fail_refused(draft: Draft) -> None:
-    """Each refused unit fails exactly one record; a batch of five with one refusal keeps four.
-
-    A late refusal of an earlier attempt does not concern the attempt under way.
-    """
-    if not draft.snapshot.launch_failures:
-        return
-    refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
-    for failure in draft.snapshot.launch_failures:
-        call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
-        if not failure.is_repeat:
-            refused.setdefault(call, deque()).append(failure)
-    newest = failures_by_key(draft.snapshot.launch_failures, draft.snapshot.instances.values())
-    for name, failure in newest.items():
-        health = draft.decided.health.get(name, TypeHealth())
-        policy = draft.spec.backoff
-        draft.decided.health[name] = after_failure(
-            health, failure.kind, failure.message, draft.now, policy, failure.pause_s
-        )
-    for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
-        asked = len(instance.entered(_S.REQUESTED))
-        queue = refused.get((instance.launch_request_id or RequestId(""), asked, instance.node_type))
-        if queue:
-            failure = queue.popleft()
-            if failure.may_exist:
-                draft.expect_late(instance)
-            draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
-
-
 def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Sequence[Instance]) -> None:
     """Notes which machines the list lacks, and ends the records of those that are gone for good.
 
@@ -266,8 +238,10 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
         if not _is_gone(draft, instance, lives):
             if instance.missing_since is None:
                 draft.amend(instance, missing_since=draft.now)
-        elif instance.state in _BOOTING and _may_be_ended(draft, instance):
+        elif instance.state in AWAITED and _may_be_ended(draft, instance):
             draft.move(instance, _S.RAY_STOPPED, "the cloud no longer lists its machine")
+            if instance.requested_at is None:
+                draft.expect_late(instance)  # it was taken for the answer to the request by its type alone
         else:
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
             if instance.provisional:
@@ -307,7 +281,8 @@ def _may_be_ended(draft: Draft, instance: Instance) -> bool:
 def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     """Way 2: the machine is listed. When its tag names a request that still waits, it answers that one."""
     ip = machine.internal_ip or instance.internal_ip  # of a provisional record, it is the node's
-    draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
+    if instance.missing_since is not None or ip != instance.internal_ip:
+        draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
     tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
     if tag is None or tag == instance.launch_request_id:
         return
@@ -327,11 +302,18 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
         _bind(draft, waiting, machine, {machine.cloud_id: machine})
 
 
+def _correct_type(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
+    """Takes the machine's tag for a record adopted with another one, or from a node that had its id."""
+    tag = type_of(machine, draft.types)
+    is_guessed = instance.launch_request_id is None or (instance.provisional and not machine.request_id)
+    if is_guessed and not is_head(instance) and tag != instance.node_type and tag in draft.types:
+        draft.amend(instance, node_type=tag, **draft.terms_of(tag))
+
+
 _CAME_LATE = "its machine came late, and has a record of its own"
 _ON_CLOUD_ORDERED = tuple(state for state in InstanceState if state in ON_CLOUD)
 _GIVEN_BACK = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
-_BOOTING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING})
-_WAITED_FOR = _BOOTING | _GIVEN_BACK  # the record of a missing machine ends after a while
+_WAITED_FOR = _GIVEN_BACK | {*AWAITED}  # the record of a missing machine ends after a while
 
 
 def _alive(draft: Draft) -> set[str | None]:
@@ -340,11 +322,12 @@ def _alive(draft: Draft) -> set[str | None]:
     if runtime is None:
         return {None}
     live = {n.node_id: n for n in runtime.nodes if n.status is not NodeStatus.DEAD}
+    shown = {n.node_id for n in runtime.nodes}  # what serves, and just this report lacks, lives
     placed = {i.node_id: i.cloud_id for i in draft.instances.values() if i.node_id}  # whatever the node names
     return {
         *live,
         *(placed.get(n.node_id, n.cloud_id) or n.node_id for n in live.values()),
-        *draft.late_nodes,
+        *(i.node_id for i in draft.in_state(*SERVING) if i.node_id and i.node_id not in shown),
     }
 
 
@@ -364,7 +347,7 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
         return (is_missed or not is_unheard) and (not lives or draft.snapshot.runtime is None)
     if instance.provisional:
         return _waited(draft, instance, _patience_s(draft, instance, lives))
-    if lives or (instance.state not in _BOOTING and _may_be_ended(draft, instance)):
+    if lives or (instance.state not in AWAITED and _may_be_ended(draft, instance)):
         return False
     return _waited(draft, instance, grace_s) and not draft.may_work_unseen(instance)
 
@@ -400,7 +383,7 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
     """
     known = draft.decided.ended_machines
     if known:
-        draft.decided.ended_machines = {c: at for c, at in known.items() if draft.now - at <= _REMEMBERED_S}
+        draft.decided.ended_machines = {c: at for c, at in known.items() if draft.now - at <= MISSED_S}
     claims = _claims(draft) if machines else []
     for machine in machines:
         is_back = machine.cloud_id in draft.decided.ended_machines
@@ -432,9 +415,6 @@ def _note_late(draft: Draft, machine: CloudInstance) -> None:
     unclear, tag = draft.decided.unclear_launches, base_id(machine.request_id or RequestId(""))
     same = (k for k, one in unclear.items() if (one.request_id, one.node_type) == (tag, machine.node_type))
     unclear.pop(next(same, ""), None)
-
-
-_REMEMBERED_S = 300.0  # no list lacks a machine for longer; ids may be used again
 
 
 def _claims(draft: Draft) -> list[Instance]:
@@ -489,7 +469,7 @@ def _answer_another(draft: Draft, claims: list[Instance], record: Instance) -> N
     asked = (i for i in claims if i.state is _S.QUEUED and i.node_type == record.node_type)
     repeated = next(asked, None)
     if repeated is None:
-        draft.amend(record, launch_request_id=None)
+        draft.amend(record, launch_request_id=None, **draft.terms_of(record.node_type))
         return
     claims.remove(repeated)
     draft.move(repeated, _S.TERMINATED, _CAME_LATE)

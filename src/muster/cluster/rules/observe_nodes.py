@@ -9,10 +9,10 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId
-from muster.cluster.identity import is_of_type, known_ips
+from muster.cluster.identity import is_of_type, known_ips, unreported_since
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, health_key
 from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import Draft, fields_of_request, is_head
+from muster.cluster.rules.draft import SERVING, Draft, fields_of_request, is_head
 from muster.cluster.states import INSTANCE_MACHINE, ON_CLOUD, InstanceState
 
 _S = InstanceState
@@ -99,17 +99,20 @@ def _move_misplaced(draft: Draft) -> None:
             waiting[machine.internal_ip] = instance
     if not waiting:
         return
-    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
-    holders = {i.node_id: i for i in serving if i.node_id}
+    holders = {i.node_id: i for i in draft.instances.values() if i.node_id}
     for node in draft.nodes.values():
         right = waiting.get(node.ip)
         wrong = holders.get(node.node_id) if right is not None else None
         if right is None or wrong is None or node.status is NodeStatus.DEAD or is_head(wrong):
             continue
         is_elsewhere = wrong.provisional or node.ip not in known_ips(wrong, listed)
-        if is_elsewhere and node.cloud_id != right.cloud_id and node.node_type in ("", right.node_type):
-            _name_wrong_id(draft, node)
-            draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
+        if is_elsewhere and node.node_type in ("", right.node_type):
+            if node.cloud_id != right.cloud_id:
+                _name_wrong_id(draft, node)
+            if wrong.state in SERVING:
+                draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
+            else:
+                draft.amend(wrong, node_id=None)
             _follow(draft, right, node)
 
 
@@ -194,6 +197,8 @@ class _Owners:
         self._draft, self._listed = draft, draft.snapshot.cloud or {}
         on_cloud = (i for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD)
         self.by_cloud: dict[CloudId | None, Instance] = {i.cloud_id: i for i in on_cloud}
+        last = {name for name, i in self.by_cloud.items() if i.missing_since is None}
+        self._shown: Collection[CloudId | None] = last if draft.snapshot.cloud is None else self._listed
 
     @cached_property
     def _ips(self) -> Mapping[str, list[Instance]]:
@@ -217,9 +222,11 @@ class _Owners:
         if not node.ip or (is_dead if named is None else node.ip == named.internal_ip):
             return named, cloud_id
         if named is None:
-            return self._by_ip(node), cloud_id
-        ips, is_of_named = known_ips(named, self._listed), is_of_type(node.node_type, named, self._listed)
-        if node.ip in ips or not ips or (is_of_named and (is_dead or node.ip not in self._ips)):
+            found = self._by_ip(node)
+            return found, None if found is None and self._is_second(node) else cloud_id
+        is_of_named = is_of_type(node.node_type, named, self._listed) and (is_head(named) or not node.is_head)
+        ips = known_ips(named, self._listed)
+        if node.ip in ips or (not ips and (is_of_named or node.ip not in self._ips)):
             return named, cloud_id
         if is_dead:
             return None, None
@@ -237,7 +244,7 @@ class _Owners:
         Ips are used again, so a listed machine comes first. A node that names a machine which no list shows
         is matched to a listed one only.
         """
-        if node.cloud_id is not None and node.cloud_id in self._listed:
+        if node.cloud_id is not None and node.cloud_id in self._shown:
             return None
         free = []
         owners = (self.by_cloud[i.cloud_id] for i in self._ips.get(node.ip, ()))  # by now, perhaps an heir
@@ -246,9 +253,15 @@ class _Owners:
             has_live_node = other is not None and other.status is not NodeStatus.DEAD
             if is_of_type(node.node_type, instance, self._listed) and not has_live_node:
                 free.append(instance)
-        shown = [i for i in free if i.cloud_id in self._listed]
+        shown = [i for i in free if i.cloud_id in self._shown]
         found = shown or (free if node.cloud_id is None else [])
         return found[0] if len(found) == 1 else None
+
+    def _is_second(self, node: NodeReport) -> bool:
+        """Returns whether it names a machine that no list shows, and has the ip of one with another node."""
+        known = (i for i in self._ips.get(node.ip, ()) if i.cloud_id in self._shown and not node.is_head)
+        is_named = node.cloud_id is None or node.cloud_id in self._shown
+        return not is_named and any(is_of_type(node.node_type, i, self._listed) for i in known)
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
@@ -311,16 +324,9 @@ def _waiting(draft: Draft, node: NodeReport) -> Instance | None:
     """
     if node.status is NodeStatus.DRAINING or node.cloud_id in draft.decided.ended_machines:
         return None
-    asked = [
-        i
-        for i in draft.in_state(_S.REQUESTED, _S.QUEUED)
-        if i.node_type == node.node_type and i.launch_request_id
-    ]
-    return min(asked, key=_rank, default=None)
-
-
-def _rank(instance: Instance) -> tuple[bool, bool, tuple[float, ...]]:
-    return instance.state is _S.QUEUED, instance.cancelled, instance.entered(_S.REQUESTED)
+    asked = (i for i in draft.in_state(_S.REQUESTED, _S.QUEUED) if i.launch_request_id)
+    own = (i for i in asked if i.node_type == node.node_type)
+    return min(own, key=lambda i: (i.state is _S.QUEUED, i.cancelled, i.entered(_S.REQUESTED)), default=None)
 
 
 def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance | None:
@@ -354,6 +360,7 @@ _OF_THE_MACHINE = (
     "offer",
     "launch_hash",
     "launch_request_id",
+    "requested_at",
     "internal_ip",
     "external_ip",
     "missing_since",
@@ -411,23 +418,25 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
     node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks. One with
     another head's node shows that the head was replaced, whatever the provider still lists.
     """
-    serving = draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
+    serving = draft.in_state(*SERVING)
     missing = [instance for instance in serving if instance.node_id not in listed]
     is_headless = any(is_head(i) and i.state is _S.RAY_RUNNING for i in missing)
     if is_headless and not any(n.is_head and n.status is not NodeStatus.DEAD for n in draft.nodes.values()):
         draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
         return False
-    before = draft.decided.unreported
+    before, grace_s = draft.decided.unreported, draft.spec.timeouts.listing_grace_s
+    # Reports that leave out now these nodes and now those are incomplete: the grace begins again.
+    is_back = bool(before) and any(i.instance_id in before for i in serving if i.node_id in listed)
     stopped = {i.instance_id for i in draft.in_state(_S.RAY_STOPPED)} if before else set()
     unreported = {name: times for name, times in before.items() if name in stopped}
     for instance in missing:
         if instance.cloud_id in unclear:
             continue
-        known = before.get(instance.instance_id)
-        since = draft.unreported_since(known)
+        known = None if is_back else before.get(instance.instance_id)
+        since = unreported_since(known, draft.now, grace_s)
         unreported[instance.instance_id] = (since, draft.now)
         is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do
-        if is_drained or draft.now - since > draft.spec.timeouts.listing_grace_s or not instance.node_id:
+        if is_drained or draft.now - since > grace_s or not instance.node_id:
             _give_up_node(draft, instance)
     draft.decided.unreported = unreported
     return True

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from muster.cluster.backoff import failures_among
 from muster.cluster.model import Demand, Instance
-from muster.cluster.plan import PendingInstance, PendingRequest, Reason, ScalingReport, Subject, Verdict
+from muster.cluster.plan import PendingInstance, PendingRequest, Reason, ScalingReport
 from muster.cluster.planner.explain import explain
 from muster.cluster.planner.request import ItemOutcome
 from muster.cluster.rules.draft import Draft
@@ -108,18 +108,9 @@ def verdicts(draft: Draft) -> None:
     for state, reason in _GOING.items():
         for instance in draft.in_state(state):
             if instance.instance_id not in planned:
-                draft.add_verdicts(_leaving(instance, reason))
-    draft.add_verdicts(
-        *draft.decided.node_verdicts
-    )  # last: of several reasons of a node, reports show the newest
-
-
-def _leaving(instance: Instance, reason: Reason) -> Verdict:
-    loss = instance.loss
-    return Verdict(
-        subject=Subject.NODE,
-        subject_id=instance.instance_id,
-        reason=reason if loss is None else Reason.LOST,
-        target=instance.node_type,
-        detail=instance.details if loss is None else loss.details,
-    )
+                loss = instance.loss
+                if loss is None:
+                    draft.add_node_verdict(instance, reason, instance.details)
+                else:
+                    draft.add_node_verdict(instance, Reason.LOST, loss.details)
+    draft.add_verdicts(*draft.decided.node_verdicts)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from muster.base.ids import RequestId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import FailureKind, Instance, NodeReport, ResizeFailure
-from muster.cluster.plan import Reason, Resize, ResizeNode, Subject, Verdict
+from muster.cluster.plan import Reason, Resize, ResizeNode
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState, ResizeLimits, ResizeRecord, ResizeStatus
 
@@ -27,35 +27,23 @@ def resize(draft: Draft) -> None:
     A change that was under way when the provider lost the right to resize is followed to its end.
     """
     traits, cloud = draft.snapshot.traits, draft.snapshot.cloud
-    if traits.read_only or cloud is None:
+    limits = {name: known.resize for name, known in draft.types.items() if known.resize is not None}
+    if not limits or traits.read_only or cloud is None:
         return
     refused = {failure.cloud_id: failure for failure in draft.snapshot.resize_failures}
-    for instance in draft.in_state(InstanceState.RAY_RUNNING):
+    running = (i for i in draft.in_state(InstanceState.RAY_RUNNING) if i.node_type in limits)
+    for instance in (i for i in running if traits.resizable or i.resize is not None):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
-        known, node = draft.types.get(instance.node_type), draft.nodes.get(instance.node_id or "")
+        node = draft.nodes.get(instance.node_id or "")
         if machine is None or machine.resize is None or node is None:
             continue
-        if not traits.resizable and instance.resize is None:
-            continue
-        if known is None or known.resize is None:
-            continue
-        change = _Change(draft, instance, node, machine.resize, known.resize)
+        change = _Change(draft, instance, node, machine.resize, limits[instance.node_type])
         record = change.next(refused.get(machine.cloud_id))
         if record.failed_at is not None:
-            draft.add_verdicts(_failed(instance, record))
+            draft.add_node_verdict(instance, Reason.RESIZE_FAILED, record.reason)
         record_or_none = None if record == ResizeRecord() else record
         if record_or_none != instance.resize:
             draft.amend(instance, resize=record_or_none)
-
-
-def _failed(instance: Instance, record: ResizeRecord) -> Verdict:
-    return Verdict(
-        subject=Subject.NODE,
-        subject_id=instance.instance_id,
-        reason=Reason.RESIZE_FAILED,
-        target=instance.node_type,
-        detail=record.reason,
-    )
 
 
 class _Change:
@@ -183,17 +171,21 @@ class _Change:
         return replace(record, node_asked_at=self._draft.now)
 
     def _resize_machine(self, record: ResizeRecord) -> ResizeRecord:
-        instance = self._instance
-        if instance.cloud_id:
-            self._draft.act(
-                Resize(
-                    request_id=RequestId(self._draft.fresh("z")),
-                    instance_id=instance.instance_id,
-                    cloud_id=instance.cloud_id,
-                    desired=record.desired,
-                )
-            )
+        ask_size(self._draft, self._instance, record.desired)
         return replace(record, asked_at=self._draft.now)
+
+
+def ask_size(draft: Draft, instance: Instance, size: Resources) -> None:
+    """Asks the provider to change the size of a machine."""
+    if instance.cloud_id:
+        draft.act(
+            Resize(
+                request_id=RequestId(draft.fresh("z")),
+                instance_id=instance.instance_id,
+                cloud_id=instance.cloud_id,
+                desired=size,
+            )
+        )
 
 
 def _without_change(record: ResizeRecord) -> ResizeRecord:

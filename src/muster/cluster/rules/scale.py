@@ -11,9 +11,10 @@ from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import Instance, NodeStatus, StopCause
-from muster.cluster.plan import Drain, Resize
+from muster.cluster.plan import Drain
 from muster.cluster.planner.request import Removal
-from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.rules.draft import STAYING, Draft, is_head
+from muster.cluster.rules.resize import ask_size
 from muster.cluster.states import InstanceState, ResizeRecord
 
 _S = InstanceState
@@ -36,7 +37,6 @@ def scale_down(draft: Draft) -> None:
             _remove(draft, instance, removal)
 
 
-_STAYING = (_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
 _LOST = (_S.RAY_STOPPED, _S.TERMINATING, _S.TERMINATION_FAILED)
 
 Slices = dict[str, list[Instance]]
@@ -46,7 +46,7 @@ def _slices(draft: Draft) -> Slices:
     """Returns the staying machines of each slice; {} where machines stand alone."""
     found: Slices = {}
     cloud = draft.snapshot.cloud or {}
-    for instance in draft.in_state(*_STAYING):
+    for instance in draft.in_state(*STAYING):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         is_staying = not instance.cancelled or instance.state is _S.RAY_RUNNING
         if machine is not None and machine.slice_id and is_staying:
@@ -66,14 +66,12 @@ def _whole_slices(draft: Draft, slices: Slices, removals: Sequence[Removal]) -> 
         hit = Counter(slice_of[removal.instance_id] for removal in group)
         going = [one for name in _chosen_slices(draft, slices, hit, group[0].cause) for one in slices[name]]
         if group[0].cause is not StopCause.IDLE:
-            going += _coming(draft, group[0].node_type)[: len(group) - len(going)]
+            # What is still to come goes first, the newest at first: a part of a slice is of no use.
+            coming = draft.in_state(_S.REQUESTED, _S.QUEUED)[::-1]
+            coming = [one for one in coming if one.node_type == group[0].node_type]
+            going += coming[: len(group) - len(going)]
         result += [replace(group[0], instance_id=one.instance_id) for one in going]
     return result
-
-
-def _coming(draft: Draft, node_type: str) -> list[Instance]:
-    """Returns what is still to come, newest first: only because of that a part of a slice is too much."""
-    return [one for one in draft.in_state(_S.REQUESTED, _S.QUEUED) if one.node_type == node_type][::-1]
 
 
 def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopCause) -> list[str]:
@@ -112,16 +110,9 @@ def _broken_slices(draft: Draft, slices: Slices) -> list[Removal]:
     cloud = draft.snapshot.cloud or {}
     lost = (cloud.get(i.cloud_id) for i in draft.in_state(*_LOST) if i.cloud_id)
     broken = dict.fromkeys(machine.slice_id for machine in lost if machine is not None and machine.slice_id)
-    return [
-        Removal(
-            instance_id=one.instance_id,
-            node_type=one.node_type,
-            cause=StopCause.BROKEN_SLICE,
-            details="another machine of its slice is gone",
-        )
-        for name in broken
-        for one in slices.get(name, ())
-    ]
+    cause, details = StopCause.BROKEN_SLICE, "another machine of its slice is gone"
+    members = (one for name in broken for one in slices.get(name, ()))
+    return [Removal(one.instance_id, one.node_type, cause, details) for one in members]
 
 
 def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
@@ -141,20 +132,25 @@ def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
 def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:
     if draft.move(instance, _S.RAY_STOP_REQUESTED, removal.details, stop_cause=removal.cause) is None:
         return
-    assert instance.node_id is not None
     deadline_s = draft.spec.timeouts.drain_deadline_s
     if removal.cause is StopCause.IDLE:
         deadline_s = 0.0
     elif removal.cause is StopCause.CONSOLIDATION:
         deadline_s = max(deadline_s, NEXT_CHECKPOINT_S)
+    ask_drain(draft, instance, removal.cause, deadline_s, removal.details)
+
+
+def ask_drain(draft: Draft, instance: Instance, cause: StopCause, deadline_s: float, message: str) -> None:
+    """Asks the runtime to drain the node of a record."""
+    assert instance.node_id is not None
     draft.act(
         Drain(
             request_id=RequestId(draft.fresh("d")),
             instance_id=instance.instance_id,
             node_id=instance.node_id,
-            cause=removal.cause,
+            cause=cause,
             deadline_s=deadline_s,
-            message=removal.details,
+            message=message,
         )
     )
 
@@ -165,17 +161,23 @@ def scale_up(draft: Draft) -> None:
     if packing is None or not draft.planned.may_scale:
         return
     for name, count in packing.launch.items():
-        for _ in range(count - _reinstate(draft, name, count)):
-            draft.create(_S.QUEUED, name, "wanted by the planner")
+        pinned = Counter(packing.pinned.get(name, {}))
+        for offer in (*pinned.elements(), *[""] * (count - pinned.total())):
+            known = draft.types[name].offer(offer) if offer else None
+            if not _reinstate(draft, name, offer):
+                terms = {} if known is None else {**draft.terms_of(name, known), "is_pinned": True}
+                draft.create(_S.QUEUED, name, "wanted by the planner", **terms)
     for instance_id, size in packing.resize.items():
         _resize(draft, InstanceId(instance_id), size)
 
 
-def _reinstate(draft: Draft, node_type: str, wanted: int) -> int:
-    cancelled = [i for i in draft.in_state(_S.REQUESTED) if i.cancelled and i.node_type == node_type]
-    for instance in cancelled[:wanted]:
+def _reinstate(draft: Draft, node_type: str, offer: str) -> bool:
+    """Uses a cancelled request of this type again, of the offer if one is given; False when there is none."""
+    requested = (i for i in draft.in_state(_S.REQUESTED) if i.cancelled and i.node_type == node_type)
+    instance = next((i for i in requested if offer in ("", i.offer_name)), None)
+    if instance is not None:
         draft.amend(instance, cancelled=False, stop_cause=None)
-    return min(wanted, len(cancelled))
+    return instance is not None
 
 
 def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
@@ -183,11 +185,4 @@ def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
     if instance is not None and instance.cloud_id and instance.state is _S.RAY_RUNNING:
         known = instance.resize or ResizeRecord()
         draft.amend(instance, resize=replace(known, desired=size, since=draft.now, asked_at=draft.now))
-        draft.act(
-            Resize(
-                request_id=RequestId(draft.fresh("z")),
-                instance_id=instance_id,
-                cloud_id=instance.cloud_id,
-                desired=size,
-            )
-        )
+        ask_size(draft, instance, size)

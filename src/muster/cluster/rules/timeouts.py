@@ -1,25 +1,29 @@
-"""End records that make no sense or stay in a state too long, and withdraw queued machines of what failed.
+"""End records that make no sense, stay in a state too long or are refused, and withdraw what failed.
 
 `repair` runs before any other rule.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 from msgspec.structs import replace
 
-from muster.cluster.backoff import after_failure, as_requested, is_blocked
+from muster.base.ids import RequestId
+from muster.cluster.backoff import after_failure, as_requested, failures_by_key, is_blocked
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
     FailureKind,
     Instance,
+    LaunchFailure,
     NodeStatus,
     NodeType,
     StatusChange,
     StopCause,
     health_key,
 )
-from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.plan import Reason, Subject, Verdict, attempt_of, base_id
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
@@ -32,13 +36,14 @@ def timeouts(draft: Draft) -> None:
     """Expires records; "too long" is strictly longer than the limit.
 
     What could not be observed has not failed to come: without a list no request expires (a repeated request
-    would buy a second machine), without a report no machine is given up (its node may be there and busy).
+    would launch a second machine), without a report no machine is given up (its node may be there and busy)
+    and no request repeated (nobody may need it).
     """
     limits = draft.spec.timeouts
-    if draft.snapshot.cloud is not None:
-        for instance in _overdue(draft, _S.REQUESTED, limits.request_s):
-            _expire_request(draft, instance)
     if draft.snapshot.runtime is not None:
+        is_listed = draft.snapshot.cloud is not None
+        for instance in _overdue(draft, _S.REQUESTED, limits.request_s) if is_listed else ():
+            _expire_request(draft, instance)
         _expire_arrivals(draft)
     for instance in _overdue(draft, _S.TERMINATING, limits.terminating_s):
         draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
@@ -46,9 +51,10 @@ def timeouts(draft: Draft) -> None:
     _end_unpaid(draft)
     for instance in _overdue(draft, _S.RAY_STOP_REQUESTED, limits.stop_requested_s):
         _expire_stop(draft, instance)
-    for instance in draft.in_state(_S.RAY_STOPPING):
-        if draft.now - instance.since > _longest_drain_s(draft, instance):
-            _end_drain(draft, instance)
+    for instance in draft.in_state(_S.RAY_STOPPING):  # drains of others are left alone
+        is_late = draft.now - instance.since > _longest_drain_s(draft, instance)
+        if is_late and instance.stop_cause is not None and not is_head(instance):
+            draft.move(instance, _S.RAY_STOPPED, "the drain is long past its deadline")
     for state in _WARN_ONLY:
         for instance in _overdue(draft, state, limits.warn_s):
             _warn(draft, instance)
@@ -161,6 +167,35 @@ def _blame_setups(draft: Draft) -> None:
             _blame(draft, replace(instance, offer=None), instance.details, FailureKind.SETUP)
 
 
+def fail_refused(draft: Draft) -> None:
+    """Each refused unit fails exactly one record; a batch of five with one refusal keeps four.
+
+    A late refusal of an earlier attempt does not concern the attempt under way.
+    """
+    if not draft.snapshot.launch_failures:
+        return
+    refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
+    for failure in draft.snapshot.launch_failures:
+        call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
+        if not failure.is_repeat:
+            refused.setdefault(call, deque()).append(failure)
+    newest = failures_by_key(draft.snapshot.launch_failures, draft.snapshot.instances.values())
+    for name, failure in newest.items():
+        health = draft.decided.health.get(name, TypeHealth())
+        policy = draft.spec.backoff
+        draft.decided.health[name] = after_failure(
+            health, failure.kind, failure.message, draft.now, policy, failure.pause_s
+        )
+    for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
+        asked = len(instance.entered(_S.REQUESTED))
+        queue = refused.get((instance.launch_request_id or RequestId(""), asked, instance.node_type))
+        if queue:
+            failure = queue.popleft()
+            if failure.may_exist:
+                draft.expect_late(instance)
+            draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
+
+
 def _end_unpaid(draft: Draft) -> None:
     """Where the budget is used up, there is no money for longer than a drain was given; lost ones too."""
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
@@ -186,12 +221,6 @@ def _longest_drain_s(draft: Draft, instance: Instance) -> float:
     if instance.stop_cause is StopCause.CONSOLIDATION:
         given_s = NEXT_CHECKPOINT_S
     return max(limits.drain_deadline_s, given_s) + limits.stopping_s
-
-
-def _end_drain(draft: Draft, instance: Instance) -> None:
-    """The machine is taken long after the drain's deadline. Drains of others are left alone."""
-    if instance.stop_cause is not None and not is_head(instance):
-        draft.move(instance, _S.RAY_STOPPED, "the drain is long past its deadline")
 
 
 def _warn(draft: Draft, instance: Instance, why: str = "") -> None:

@@ -12,14 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.cluster.planner.cost.knapsack import TINY, KnapsackItems, best_fill, fill, weightings
-from muster.cluster.planner.cost.problem import (
-    Bools,
-    Floats,
-    Ints,
-    Items,
-    PurchasableTypes,
-    counts_that_fit,
-)
+from muster.cluster.planner.cost.problem import Bools, Floats, Ints, Items, PurchasableTypes, counts_that_fit
 
 EPSILON = 1e-9
 REFACTOR_EVERY = 250

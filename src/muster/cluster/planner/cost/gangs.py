@@ -15,14 +15,7 @@ import numpy as np
 from muster.base.resources import Resources
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 from muster.cluster.planner.cost.inventory import Inventory, Proposal, no_proposal
-from muster.cluster.planner.cost.problem import (
-    Ask,
-    Avoidance,
-    Floats,
-    ask_of,
-    counts_that_fit,
-    selectors_of,
-)
+from muster.cluster.planner.cost.problem import Ask, Avoidance, Floats, ask_of, counts_that_fit, selectors_of
 
 Slot = tuple[int, int]  # (bin, class)
 TINY = 1e-9
