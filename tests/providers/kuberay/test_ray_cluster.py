@@ -117,7 +117,6 @@ def test_a_group_without_cpus_is_named_with_the_fix():
     [
         (group(limits={"cpu": "4 cores"}), "'4 cores' is not a quantity"),
         (group(limits={"cpu": 1}, rayStartParams={"resources": "{oops"}), "is not JSON of whole numbers"),
-        (group(limits={"cpu": 1}, minReplicas=5, maxReplicas=2), "minReplicas 5 is above maxReplicas 2"),
         (group(limits={"cpu": 1}, maxReplicas="many"), "'many' is not a whole number"),
         (group(limits={"cpu": 1}, labels={"a b": "c"}), "is not a label of Kubernetes"),
         (group(name="headgroup", limits={"cpu": 1}), "cannot be the name of a group"),

@@ -32,6 +32,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.ports import CloudProvider, NoticeReport
 from muster.cluster.snapshot import ProviderTraits
+from muster.errors import MusterError
 from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
 from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
@@ -191,6 +192,8 @@ class Scaler:
         self.cluster = ClusterObject(client, paths, clock)
         self.watch = ClusterWatch(client, paths, self.cluster)
         self.queue = ScaleQueue()
+        self.confirmed: frozenset[str] | None = None  # pods that the newest read of the RayCluster came after
+        self.listed: frozenset[str] | None = None  # pods that the loop knows of
         self._spare = SparePods()
         self._ended_names: dict[str, None] = {}  # pods that a patch has named, newest last
         self._changes = OnChange(logger)
@@ -227,15 +230,17 @@ class Scaler:
 
         Nothing is read where nothing waits and changes come by themselves.
         """
-        if self.queue.waiting() is None and self.watch.is_current():
+        if self.queue.waiting() is None and self.watch.is_current() and self._names() == self.confirmed:
             with contextlib.suppress(PodsNotKnown):
                 self._note_pods()
             return
+        names = self._names()
         try:
             cluster = self.cluster.read()
         except KubeError as error:
             self._give_up(error)
             raise
+        self.confirmed = names
         for attempt in range(TRIES):
             request = self.queue.waiting()
             if request is None:
@@ -250,20 +255,30 @@ class Scaler:
             code=409,
         )
 
+    def _names(self) -> frozenset[str] | None:
+        """Returns the pods that are known; those of the newest read when they cannot be listed."""
+        try:
+            return frozenset(self._pods())
+        except MusterError:
+            return self.confirmed
+
     def named(self) -> frozenset[str]:
         """Returns the pods that a patch has named, and others that the RayCluster names, as last read."""
         groups = worker_groups(self.cluster.last() or {}).values()
         return frozenset((*(name for group in groups for name in group.to_delete), *tuple(self._ended_names)))
 
     def _note_pods(self) -> Mapping[str, Pod]:
-        pods = self._pods()
-        self._spare.note(pods, self.named())
+        pods, listed = self._pods(), self.listed
+        self._spare.note(
+            {name: pod for name, pod in pods.items() if listed is None or name in listed}, self.named()
+        )
         return pods
 
     def _try(self, cluster: dict[str, Any], request: PatchRequest, *, by_version: bool) -> bool:
         """Returns whether the request is settled; False after a conflict."""
         pods = self._note_pods()
-        request = replace(request, spare=dict(self._spare.counts))
+        unlisted = frozenset() if self.listed is None else pods.keys() - self.listed
+        request = replace(request, spare=dict(self._spare.counts), unlisted=unlisted)
         patch = scale_patch(cluster, pods, request)
         if patch.operations:
             operations = guards(cluster, patch.operations, by_version=by_version)
@@ -358,23 +373,29 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
             installs_runtime=True,
             resizable=self.effects.can_resize and bool(resize_limits(cluster)[0]),
             idle_policies=self.effects.idle_policies,
+            refills_minimums=True,
         )
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         """Returns the pods that have not ended; one that is being deleted stays until it is gone.
 
-        One that was being deleted when it was first seen is no answer to a request, and is left out.
+        One that was being deleted when it was first seen is no answer to a request, and is left out. So is one
+        that came after the RayCluster was read: an edit may have asked for it that the loop does not know.
         """
         self.scaler.wake()
-        pods = self._watch.pods()
+        pods, confirmed = self._watch.pods(), self.scaler.confirmed
+        if confirmed is None:
+            raise PodsNotKnown(f"the RayCluster {self.paths.cluster} was not read since its pods were listed")
         for name, pod in pods.items():
             if pod.ended or pod.leaving:
                 what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
                 self._changes.log(logging.WARNING, name, f"pod {name} {what}")
         shown = {
-            name for name, pod in pods.items() if pod.is_living or (name in self._shown and not pod.ended)
+            name
+            for name, pod in pods.items()
+            if (pod.is_living and name in confirmed) or (name in self._shown and not pod.ended)
         }
-        self._shown = shown
+        self._shown, self.scaler.listed = shown, frozenset(shown)
         return {CloudId(name): pods[name].machine for name in pods if name in shown}
 
     def read(self) -> NoticeReport:

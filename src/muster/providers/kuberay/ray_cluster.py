@@ -314,10 +314,9 @@ def _type(group: Plain, where: str, warn: Warn) -> dict[str, Any]:
     least, most = _number(group, "minReplicas", where, 0), _number(group, "maxReplicas", where, MANY)
     if group.get("suspend") is True:  # of a RayJob: the operator removes its pods
         least = most = 0
-    if least > most:
-        raise ConfigError(
-            f"minReplicas {least} is above maxReplicas {most}", path=where, fix="fix one of them"
-        )
+    if least > most:  # as the operator does
+        warn(f"{where}: minReplicas {least} is above maxReplicas {most}: {most} is used; fix one of them")
+        least = most
     found: dict[str, Any] = {
         "resources": reader.resources(),
         "labels": reader.labels(),

@@ -57,12 +57,13 @@ def worker_groups(cluster: Plain) -> dict[str, WorkerGroup]:
         name = group.get("groupName") if isinstance(group, Mapping) else None
         if isinstance(name, str) and name:
             strategy = group.get("scaleStrategy")
+            least, most = _count(group.get("minReplicas")) or 0, _count(group.get("maxReplicas"))
             found[name] = WorkerGroup(
                 index=index,
                 name=name,
                 replicas=_count(group.get("replicas")),
-                least=_count(group.get("minReplicas")) or 0,
-                most=_count(group.get("maxReplicas")),
+                least=least if most is None else min(least, most),  # as the operator cuts it
+                most=most,
                 hosts=max(1, _count(group.get("numOfHosts")) or 1),
                 strategy=strategy if isinstance(strategy, Mapping) else {},
                 suspended=group.get("suspend") is True,
@@ -80,6 +81,7 @@ class PatchRequest(Struct, frozen=True, kw_only=True):
     launches: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
     ends: Collection[str] = ()
     spare: Mapping[str, int] = field(default_factory=dict)  # per group: pods that come and nobody waits for
+    unlisted: Collection[str] = ()  # pods that the loop did not know of: for it they still come
 
 
 class ScalePatch(Struct, frozen=True, kw_only=True):
@@ -143,7 +145,7 @@ class _Builder:
         self._launches = {r: dict(shape) for r, shape in request.launches.items() if r not in done}
         self._fresh = tuple(self._launches)
         self._ends = frozenset(request.ends)
-        self._spare = dict(request.spare)
+        self._spare, self._unlisted = dict(request.spare), frozenset(request.unlisted)
         self._operations: list[Operation] = []
         self._refused: dict[RequestId, dict[str, int]] = {}
         self._held: set[str] = set()
@@ -185,10 +187,11 @@ class _Builder:
         """Returns the new replicas. What the operator makes for a minimum above them nobody has asked for."""
         if not asked and not fewer:
             return group.current
-        living = len(self._living.get(group.name, ()))
+        pods = self._living.get(group.name, ())
+        living, unlisted = len(pods), sum(pod.name in self._unlisted for pod in pods)
         base = max(group.current, group.least, math.ceil(living / group.hosts))
         most = base if group.most is None else min(base, group.most)
-        coming = max(0, most * group.hosts - living)
+        coming = max(0, most * group.hosts - living + unlisted)
         # A request that is made again after a while waits for pods that are in the replicas already.
         again = min(coming, sum(count for r, count in asked.items() if attempt_of(r) > 1))
         for_minimum = max(0, group.least - group.current) * group.hosts

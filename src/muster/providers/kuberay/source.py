@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.base.log import OnChange
 from muster.cluster.model import ClusterSpec
-from muster.config.schema import ClusterConfig
+from muster.config.schema import MANY, ClusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError, ProviderMisconfigured
 from muster.providers.kuberay.client import TIMEOUT_S, KubeClient, KubePaths
@@ -26,6 +26,7 @@ from muster.providers.kuberay.effects import idle_options
 from muster.providers.kuberay.pod_resize import ANNOTATION, resize_limits
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config
+from muster.providers.kuberay.scaling import worker_groups
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class RayClusterSource:
                 self._problem = ""
             except ConfigError as problem:
                 self._problem = f"{problem} (the last good configuration stays in force)"
+                self._spec = _with_limits(self._spec, found)
         if self._problem or cluster.problem is None or cluster.age_s() < OLD_S:
             return self._spec, self._problem
         return self._spec, f"the RayCluster was last read {cluster.age_s():.0f} s ago: {cluster.problem}"
@@ -102,6 +104,23 @@ class RayClusterSource:
 
     def _warn(self, text: str) -> None:
         self._changes.log(logging.WARNING, text, text)
+
+
+def _with_limits(spec: ClusterSpec, found: Mapping[str, Any]) -> ClusterSpec:
+    """Returns the spec with the limits of an edit that cannot be used otherwise: the operator follows them."""
+    groups, types = worker_groups(found), []
+    for known in spec.node_types:
+        group = groups.get(known.name)
+        if group is not None:
+            most = 0 if group.suspended else MANY if group.most is None else group.most * group.hosts
+            known = replace(known, min_nodes=min(most, group.least * group.hosts), max_nodes=min(MANY, most))
+        types.append(known)
+    more = sum(one.max_nodes for one in types) - sum(one.max_nodes for one in spec.node_types)
+    return replace(
+        spec,
+        node_types=tuple(types),
+        max_nodes=None if spec.max_nodes is None else min(MANY, spec.max_nodes + more),
+    )
 
 
 def _identity(cluster: Mapping[str, Any]) -> object:
