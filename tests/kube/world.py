@@ -74,6 +74,7 @@ class KubeWorld:
             made.effects.routine.start()
         until(lambda: made._watch.age_s() < PATIENCE_S, "the pods are listed")
         if threads:
+            made.scaler.wake()
             until(lambda: made.scaler.confirmed is not None, "the RayCluster is read")
         else:
             self.confirm(made)

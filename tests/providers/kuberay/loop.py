@@ -26,6 +26,7 @@ class PodsAsRuntime:
         self.world, self.version = world, 0
         self.busy, self.drained, self.idle_since, self.now = set(), set(), {}, 0.0
         self.waiting = 0  # tasks of one pod each
+        self.demands = ()  # other demand, which nothing serves
         self.killed_work = []
         self.deadlines = {}
 
@@ -46,7 +47,7 @@ class PodsAsRuntime:
                 self.waiting -= 1
         nodes = [self._node(name, pods[name]) for name in sorted(live)]
         demands = (Demand(shape=Resources.of(CPU=CPUS), count=self.waiting),) if self.waiting else ()
-        return RuntimeReport(version=self.version, nodes=tuple(nodes), demands=demands)
+        return RuntimeReport(version=self.version, nodes=tuple(nodes), demands=(*demands, *self.demands))
 
     def _node(self, name, pod):
         is_head, is_busy = name == "demo-head", name in self.busy

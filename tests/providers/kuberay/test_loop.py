@@ -59,18 +59,36 @@ def test_a_gated_group_is_said_at_once_and_another_is_used(loop, world):
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     world.admin.set_status(pod, {"phase": "Pending", "conditions": [gated]})
     world.caught_up(stage.provider)
-    stage.runtime.waiting = 3
-    for _ in range(30):
-        stage.tick()
-        stuck = [v for v in stage.plans[-1].verdicts if v.reason is Reason.STUCK]
-        if stuck:
-            break
-    (gated_pod,) = stuck
+    stage.tick()  # one tick, and the other group has a pod for the same demand
+    (waiting,) = [v for v in stage.plans[-1].verdicts if v.reason is Reason.WAITING_FOR_QUOTA]
     (instance,) = [one for one in stage.store.load().instances.values() if one.cloud_id == pod]
-    assert gated_pod.subject_id == instance.instance_id
-    assert_line("providers", "kuberay pod gated", re.sub(r"\d+ s\b", "N s", gated_pod.detail))
-    stage.tick(2)
-    assert (world.size(0)[0], world.size(1)[0]) == (1, 2)
+    assert waiting.subject_id == instance.instance_id
+    assert_line("providers", "kuberay pod gated", re.sub(r"\d+ s\b", "N s", waiting.detail))
+    assert (world.size(0)[0], world.size(1)[0]) == (1, 1)
+    world.operator.run_pod(world.operator.workers("other")[0])
+    stage.tick(60, seconds=30.0)  # for half an hour
+    assert (world.operator.deleted, len(world.operator.made), stage.runtime.waiting) == ([], 2, 0)
+    gated.update(status="True", reason="")
+    world.operator.run_pod(pod)
+    stage.tick(10)
+    assert world.operator.deleted == [pod]  # admitted, and nothing needs it
+
+
+def test_where_nothing_else_fits_a_gated_pod_keeps_its_place_and_no_more_are_made(loop, world):
+    stage = loop(worker_group("small", 0, maxReplicas=5))
+    world.operator.starts = False
+    stage.runtime.waiting = 1
+    stage.tick(3)
+    (pod,) = world.operator.workers("small")
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    world.admin.set_status(pod, {"phase": "Pending", "conditions": [gated]})
+    world.caught_up(stage.provider)
+    stage.runtime.waiting = 3
+    stage.tick(60, seconds=120.0)
+    assert (world.operator.deleted, world.operator.made, world.size()[0]) == ([], [pod], 1)
+    world.operator.run_pod(pod)
+    stage.tick(4)
+    assert (world.size()[0], len(world.operator.made)) == (3, 3)
 
 
 def test_an_idle_slice_goes_whole_and_a_busy_host_keeps_it(loop, world):

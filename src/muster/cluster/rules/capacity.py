@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.expected_work import ExpectedWork, everyone_forecasts, expected_work
+from muster.cluster.held_types import effective_holds, held_types, hold_offers, problem_of
 from muster.cluster.model import (
     ClusterSpec,
     Constraint,
@@ -53,6 +54,12 @@ def capacity(draft: Draft) -> None:
 
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
+    spec = _planned_spec(draft)
+    offers = offers_of(spec, draft.decided.health, draft.now, draft.risks)
+    starting, cloud = draft.in_state(_S.ALLOCATED), draft.snapshot.cloud or {}
+    wanted_now = (*runtime.demands, *(one for gang in runtime.gangs for way in gang.options for one in way))
+    holds = effective_holds(held_types(spec, starting, cloud, draft.now), offers, wanted_now)
+    draft.planned.holds = holds
     nodes, surplus = _nodes(draft)
     asked = _sane(draft, runtime.demands, "demand")
     wanted = PlannedDemand(
@@ -64,11 +71,10 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
         nodes=nodes,
     )
     leaving = _leaving(draft)
-    spec = _planned_spec(draft)
     request = request_of(
         spec,
         wanted,
-        offers_of(spec, draft.decided.health, draft.now, draft.risks),
+        hold_offers(offers, holds),
         now=draft.now,
         leaving=(
             Counter(i.node_type for i in leaving)
@@ -234,11 +240,13 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
     size = known.resources if known else EMPTY
     is_kept = instance.state is _S.ALLOCATED and draft.may_work_unseen(instance)
     overdue = is_kept and draft.now - instance.since > draft.spec.timeouts.allocate_s
+    is_held = _is_held(draft, instance)
     return PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
-        total=size,
-        available=EMPTY if overdue else size,  # its node is there and cannot be matched: nothing is free
+        total=EMPTY if is_held else size,
+        # Its node is there and cannot be matched, or nobody knows when it comes: nothing is free.
+        available=EMPTY if overdue or is_held else size,
         state=instance.state,
         kind=instance.kind,
         labels=known.labels if known else {},
@@ -246,6 +254,15 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
     )
+
+
+def _is_held(draft: Draft, instance: Instance) -> bool:
+    """Returns whether nobody knows when the machine comes, so that another one serves the demand."""
+    if instance.node_type not in draft.planned.holds:
+        return False
+    is_gated = bool(draft.types[instance.node_type].gates) if instance.node_type in draft.types else False
+    is_waiting = problem_of(instance, draft.snapshot.cloud or {}) is not None
+    return is_waiting if instance.state is _S.ALLOCATED else is_gated
 
 
 def _todays_hash(draft: Draft, instance: Instance) -> str:

@@ -296,9 +296,8 @@ def _refilled(draft: Draft, workers: Sequence[Instance]) -> set[InstanceId]:
     if not draft.snapshot.traits.refills_minimums:
         return set()
     cloud = draft.snapshot.cloud or {}
-    slices = {
-        one.instance_id: machine.slice_id for one in workers if (machine := cloud.get(one.cloud_id or ""))
-    }
+    machines = {one.instance_id: cloud.get(one.cloud_id) for one in workers if one.cloud_id}
+    slices = {name: machine.slice_id for name, machine in machines.items() if machine is not None}
     units = {one.instance_id: slices.get(one.instance_id) or one.instance_id for one in workers}
     nodes = ((one, draft.nodes.get(one.node_id or "")) for one in workers)
     busy = {units[one.instance_id] for one, node in nodes if node and node.status is NodeStatus.RUNNING}

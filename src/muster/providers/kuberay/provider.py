@@ -121,6 +121,7 @@ class ScaleQueue:
         for reasons, kind, text in (
             (patch.refused, FailureKind.CAPACITY, _AT_MOST),
             (patch.unknown, FailureKind.CONFIG, _NO_GROUP),
+            (patch.gated, FailureKind.QUOTA, _GATED),
         ):
             for group, count in reasons.get(request_id, {}).items():
                 failure = LaunchFailure(
@@ -155,6 +156,7 @@ class ScaleQueue:
 
 
 _AT_MOST = "group {} is at its maxReplicas, or suspended: raise maxReplicas of the RayCluster"
+_GATED = "group {} has a scaleGate: its owner removes it when there is quota"
 _NO_GROUP = "the RayCluster has no group {}: add it to workerGroupSpecs"
 
 
@@ -317,7 +319,7 @@ class Scaler:
             if parts[1] == "spec":
                 value = operation["value"]
                 shown = value.get("workersToDelete") if isinstance(value, dict) else value
-                logger.info("group %s: %s is %s", names[int(parts[3])], parts[4], shown)
+                logger.info("group %s: %s is %s", names[int(parts[3])], "/".join(parts[4:]), shown)
 
 
 def why_untouched(cluster: Mapping[str, Any]) -> str:
@@ -379,8 +381,8 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         """Returns the pods that have not ended; one that is being deleted stays until it is gone.
 
-        One that was being deleted when it was first seen is no answer to a request, and is left out. So is one
-        that came after the RayCluster was read: an edit may have asked for it that the loop does not know.
+        One that was being deleted when it was first seen is no answer to a request, and is left out. So is
+        one that came after the RayCluster was read: an edit that the loop does not know may ask for it.
         """
         self.scaler.wake()
         pods, confirmed = self._watch.pods(), self.scaler.confirmed

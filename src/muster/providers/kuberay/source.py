@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.base.log import OnChange
-from muster.cluster.model import ClusterSpec
+from muster.cluster.model import ClusterSpec, NodeType
 from muster.config.schema import MANY, ClusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError, ProviderMisconfigured
@@ -26,7 +26,7 @@ from muster.providers.kuberay.effects import idle_options
 from muster.providers.kuberay.pod_resize import ANNOTATION, resize_limits
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config
-from muster.providers.kuberay.scaling import worker_groups
+from muster.providers.kuberay.scaling import WorkerGroup, worker_groups
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +87,9 @@ class RayClusterSource:
         limits, problems = resize_limits(found)
         for problem in problems:
             self._warn(problem)
+        gates = {name: group.gates for name, group in worker_groups(found).items()}
         types = tuple(
-            replace(known, resize=limits[known.name]) if known.name in limits else known
+            replace(known, resize=limits.get(known.name), gates=gates.get(known.name, ()))
             for known in spec.node_types
         )
         try:
@@ -107,20 +108,23 @@ class RayClusterSource:
 
 
 def _with_limits(spec: ClusterSpec, found: Mapping[str, Any]) -> ClusterSpec:
-    """Returns the spec with the limits of an edit that cannot be used otherwise: the operator follows them."""
-    groups, types = worker_groups(found), []
-    for known in spec.node_types:
-        group = groups.get(known.name)
-        if group is not None:
-            most = 0 if group.suspended else MANY if group.most is None else group.most * group.hosts
-            known = replace(known, min_nodes=min(most, group.least * group.hosts), max_nodes=min(MANY, most))
-        types.append(known)
+    """Returns the spec with the limits of an edit that is not used otherwise: the operator follows them."""
+    groups = worker_groups(found)
+    types = [
+        _limited(known, groups[known.name]) if known.name in groups else known for known in spec.node_types
+    ]
     more = sum(one.max_nodes for one in types) - sum(one.max_nodes for one in spec.node_types)
     return replace(
         spec,
         node_types=tuple(types),
         max_nodes=None if spec.max_nodes is None else min(MANY, spec.max_nodes + more),
     )
+
+
+def _limited(known: NodeType, group: WorkerGroup) -> NodeType:
+    most = 0 if group.suspended else MANY if group.most is None else group.most * group.hosts
+    least = min(most, group.least * group.hosts)
+    return replace(known, min_nodes=least, max_nodes=min(MANY, most), gates=group.gates)
 
 
 def _identity(cluster: Mapping[str, Any]) -> object:
