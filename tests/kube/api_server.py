@@ -19,7 +19,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.kube.objects import Object, Refused, Store, check_ray_cluster, matches, merged, patched
+from tests.kube.objects import (
+    Object,
+    Refused,
+    Store,
+    check_ray_cluster,
+    matches,
+    merged,
+    patched,
+    prune_ray_cluster,
+)
 from tests.kube.roles import ROLES, Role, Rule, allows
 
 NAMESPACE = "research"
@@ -69,6 +78,7 @@ class KubeApi:
         self.faults: list[Fault] = []
         self.stale_lists = 0  # so many lists of pods show what was there at `freeze`
         self.has_resize = True
+        self.prunes = False  # True: what the CRD of KubeRay 1.7 does not have is dropped, as a server does
         self.versions = ("v1",)  # of the CRD
         self.client_names: list[str] = []  # of certificates that clients have shown
         self._frozen: tuple[str, list[Object]] = ("", [])
@@ -138,6 +148,7 @@ class KubeApi:
             if call.method == "POST":
                 if call.resource == "rayclusters":
                     check_ray_cluster(call.body)
+                    self._prune(call.body)
                 return self.store.create(call.resource, call.namespace, call.body)
             found = self._find(call)
             if call.method == "PATCH":
@@ -173,11 +184,16 @@ class KubeApi:
             raise Refused(415, "UnsupportedMediaType", f"{call.content_type!r} is not a kind of patch")
         if call.resource == "rayclusters":
             check_ray_cluster(after)
+            self._prune(after)
         elif not call.sub and after.get("spec") != found.get("spec"):
             raise Refused(422, "Invalid", "pod updates may not change fields other than the image")
         if call.sub == "status":
             after = {**found, "status": after.get("status")}
         return self.store.replace(call.resource, found, after)
+
+    def _prune(self, given: Object) -> None:
+        if self.prunes:
+            prune_ray_cluster(given)
 
     def watch(self, call: _Call) -> Iterator[Object]:
         """Yields events from a resource version on, and bookmarks, until the time is over."""

@@ -246,3 +246,22 @@ def check_ray_cluster(given: Object) -> None:
         raise Refused(
             422, "Invalid", f'RayCluster.ray.io "{name}" is invalid: {"; ".join(problems)}', name=name
         )
+
+
+_SPEC = (
+    *("authOptions", "autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions"),
+    *("headGroupSpec", "headServiceAnnotations", "managedBy", "networkPolicy", "rayVersion", "suspend"),
+    *("tlsOptions", "upgradeStrategy", "workerGroupSpecs"),
+)
+_AUTOSCALER = (
+    *("args", "command", "env", "envFrom", "idleTimeoutSeconds", "image", "imagePullPolicy", "resources"),
+    *("securityContext", "upscalingMode", "version", "volumeMounts"),
+)
+
+
+def prune_ray_cluster(given: Object) -> None:
+    """Drops the fields of `spec` and of `autoscalerOptions` that the CRD of KubeRay 1.7 does not have."""
+    spec = given.get("spec") or {}
+    for section, known in ((spec, _SPEC), (spec.get("autoscalerOptions") or {}, _AUTOSCALER)):
+        for key in [key for key in section if key not in known]:
+            del section[key]

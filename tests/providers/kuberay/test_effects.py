@@ -13,7 +13,7 @@ from muster.base.ids import CloudId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import FailureKind, IdleCluster, IdlePolicy
 from muster.cluster.states import ResizeLimits, ResizeStatus
-from muster.providers.kuberay.effects import EXPIRED, FINALIZER
+from muster.providers.kuberay.effects import FINALIZER, IDLE
 from muster.providers.kuberay.source import RayClusterSource
 
 GIB = 2**30
@@ -134,12 +134,27 @@ def test_an_idle_cluster_is_suspended_with_the_stock_role(world):
     assert provider.traits().idle_policies == (IdlePolicy.SUSPEND, IdlePolicy.DELETE)
 
 
-def test_an_older_operator_is_told_by_an_annotation(world):
-    world.create(autoscalerOptions={"noDriverTimeoutSeconds": 30})
+def test_where_the_server_prunes_the_fields_an_annotation_suspends_the_cluster(world, api):
+    """No CRD of KubeRay 1.3 to 1.7 has the fields of Ray's option."""
+    api.prunes = True
+    options = {"timeoutSeconds": 30, "policy": "Suspend"}
+    world.create(idleTerminationOptions=options, autoscalerOptions={"noDriverTimeoutSeconds": 30})
     provider = world.provider()
-    assert RayClusterSource(provider, {}).current()[0].idle_cluster == IdleCluster(timeout_s=30.0)
+    assert RayClusterSource(provider, {}).current()[0].idle_cluster is None
+    world.admin.merge_cluster({"metadata": {"annotations": {IDLE: "{timeoutSeconds: 30, policy: Suspend}"}}})
+    source = RayClusterSource(provider, {})
+    assert source.current()[0].idle_cluster == IdleCluster(timeout_s=30.0)
     provider.end_idle_cluster(RequestId("e-1"), IdlePolicy.SUSPEND)
-    until(lambda: world.admin.cluster()["metadata"].get("annotations", {}).get(EXPIRED) == "true")
+    until(lambda: world.admin.cluster()["spec"].get("suspend") is True)
+
+
+def test_an_edit_of_the_annotation_is_an_edit(world):
+    world.create(annotations={IDLE: "timeoutSeconds: 30"})
+    provider = world.provider()
+    source = RayClusterSource(provider, {})
+    world.admin.merge_cluster({"metadata": {"annotations": {IDLE: "timeoutSeconds: 90"}}})
+    provider.scaler.step()
+    assert source.current()[0].idle_cluster == IdleCluster(timeout_s=90.0)
 
 
 @pytest.mark.conformance("KI-14")

@@ -33,7 +33,7 @@ from muster.cluster.model import (
 from muster.cluster.ports import CloudProvider, NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.errors import MusterError
-from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths, KubeUnreachable
 from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
@@ -50,8 +50,7 @@ BY_VERSION = 4  # of them behind the object's version, the others behind the val
 GATHER_S = 0.03  # a tick hands over several requests one after the other: they become one patch
 QUIET_S = 30.0  # without ticks the object is still read so often
 _CONFLICTS = frozenset({409, 422})
-_KINDS = {
-    401: FailureKind.PERMISSION,
+_KINDS = {  # 401 is not here: no request is at fault, and fresh credentials help all of them
     403: FailureKind.PERMISSION,
     404: FailureKind.CONFIG,
     422: FailureKind.CONFIG,
@@ -107,6 +106,14 @@ class ScaleQueue:
                 self.launches.pop(request_id, None)
                 self._done[request_id] = None
                 self._fail_launch(request_id, patch)
+            self._terminate_failures += [
+                TerminateFailure(
+                    cloud_id=CloudId(name),
+                    kind=FailureKind.CONFIG,
+                    message=_NO_OWNER.format(group),
+                )
+                for name, group in patch.ownerless.items()
+            ]
             for request_id, ids in list(self.ends.items()):
                 left = [one for one in ids if one in patch.held or one not in request.ends]
                 if left:
@@ -157,6 +164,7 @@ class ScaleQueue:
 
 _AT_MOST = "group {} is at its maxReplicas, or suspended: raise maxReplicas of the RayCluster"
 _GATED = "group {} has a scaleGate: its owner removes it when there is quota"
+_NO_OWNER = "group {} is no longer in the RayCluster: add it again, or delete the pod"
 _NO_GROUP = "the RayCluster has no group {}: add it to workerGroupSpecs"
 
 
@@ -216,7 +224,8 @@ class Scaler:
                 pause_s = RETRY_S[0]
                 self._changes.forget("scale")
             except Exception as error:  # noqa: BLE001 - reported, and tried again
-                self._changes.log(logging.WARNING, "scale", f"the RayCluster: {error_text(error)}")
+                if not isinstance(error, KubeUnreachable):  # which the client logs
+                    self._changes.log(logging.WARNING, "scale", f"the RayCluster: {error_text(error)}")
                 yield from self._hold(getattr(error, "retry_after_s", None) or pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
                 self.wake()
@@ -338,6 +347,7 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
 
     def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
         self.client, self.paths, clock = client, paths, clock or SystemClock()
+        client.logs_outages = True
         self._watch = PodWatch(client, paths, clock)
         self.scaler = Scaler(client, paths, self._watch.pods, clock)
         self.effects = KubeEffects(client, paths)
@@ -388,8 +398,9 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         pods, confirmed = self._watch.pods(), self.scaler.confirmed
         if confirmed is None:
             raise PodsNotKnown(f"the RayCluster {self.paths.cluster} was not read since its pods were listed")
+        own = self.scaler.named()
         for name, pod in pods.items():
-            if pod.ended or pod.leaving:
+            if (pod.ended or pod.leaving) and name not in own:
                 what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
                 self._changes.log(logging.WARNING, name, f"pod {name} {what}")
         shown = {

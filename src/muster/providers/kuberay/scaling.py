@@ -100,6 +100,7 @@ class ScalePatch(Struct, frozen=True, kw_only=True):
         default_factory=dict
     )  # of groups that are not there
     gated: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)  # of groups with a gate
+    ownerless: Mapping[str, str] = field(default_factory=dict)  # to end, of groups that are not there
     held: frozenset[str] = frozenset()  # to end, but other hosts of their slice are in use
     spare: Mapping[str, int] = field(default_factory=dict)
 
@@ -272,6 +273,11 @@ class _Builder:
             refused=self._refused,
             gated=self._gated,
             unknown={request_id: shape for request_id, shape in unknown.items() if shape},
+            ownerless={
+                name: pod.group
+                for name, pod in self._pods.items()
+                if name in self._ends and pod.is_living and pod.is_worker and pod.group not in self.groups
+            },
             held=frozenset(self._held),
             spare={name: count for name, count in self._spare.items() if count > 0},
         )

@@ -22,7 +22,7 @@ from muster.config.to_spec import to_spec
 from muster.errors import ConfigError, ProviderMisconfigured
 from muster.providers.kuberay.client import TIMEOUT_S, KubeClient, KubePaths
 from muster.providers.kuberay.credentials import SERVICE_ACCOUNT, from_kubeconfig, in_cluster
-from muster.providers.kuberay.effects import idle_options
+from muster.providers.kuberay.effects import IDLE, idle_options
 from muster.providers.kuberay.pod_resize import ANNOTATION, resize_limits
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config
@@ -63,7 +63,7 @@ class RayClusterSource:
                 self._spec = _with_limits(self._spec, found)
         if self._problem or cluster.problem is None or cluster.age_s() < OLD_S:
             return self._spec, self._problem
-        return self._spec, f"the RayCluster was last read {cluster.age_s():.0f} s ago: {cluster.problem}"
+        return self._spec, f"the RayCluster was not read for {OLD_S:g} s and more: {cluster.problem}"
 
     @property
     def config(self) -> ClusterConfig:
@@ -131,7 +131,8 @@ def _identity(cluster: Mapping[str, Any]) -> object:
     """Returns what the configuration depends on: the generation counts changes of the spec."""
     metadata = cluster.get("metadata") or {}
     notes = metadata.get("annotations") or {}
-    return metadata.get("uid"), metadata.get("generation"), notes.get(SETTINGS), notes.get(ANNOTATION)
+    own = tuple(notes.get(key) for key in (SETTINGS, ANNOTATION, IDLE))
+    return metadata.get("uid"), metadata.get("generation"), own
 
 
 def connect(
