@@ -23,6 +23,7 @@ from tests.kube.objects import (
     Object,
     Refused,
     Store,
+    applied,
     check_ray_cluster,
     matches,
     merged,
@@ -150,6 +151,8 @@ class KubeApi:
                     check_ray_cluster(call.body)
                     self._prune(call.body)
                 return self.store.create(call.resource, call.namespace, call.body)
+            if "apply-patch" in call.content_type:
+                return self._apply(call)
             found = self._find(call)
             if call.method == "PATCH":
                 return self._patch(call, found)
@@ -189,6 +192,21 @@ class KubeApi:
             raise Refused(422, "Invalid", "pod updates may not change fields other than the image")
         if call.sub == "status":
             after = {**found, "status": after.get("status")}
+        return self.store.replace(call.resource, found, after)
+
+    def _apply(self, call: _Call) -> Object:
+        """Server-side apply, by force: what the manager no longer mentions goes."""
+        manager = call.query["fieldManager"]
+        found = self.store.objects.get((call.resource, call.namespace, call.name))
+        before = found or {"metadata": {"name": call.name}}
+        asked = call.body["metadata"].get("resourceVersion")
+        if found is not None and asked not in (None, found["metadata"]["resourceVersion"]):
+            raise Refused(409, "Conflict", "the object has been modified; please apply your changes again")
+        after = applied(before, call.body, manager)
+        check_ray_cluster(after)
+        self._prune(after)
+        if found is None:
+            return self.store.create(call.resource, call.namespace, after)
         return self.store.replace(call.resource, found, after)
 
     def _prune(self, given: Object) -> None:

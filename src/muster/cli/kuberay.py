@@ -54,6 +54,9 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
     type=click.Path(file_okay=False, path_type=Path),
     help=f"Directory of the ledger. Default: the cluster's name in $MUSTER_HOME/clusters, else {HOME}.",
 )
+@click.option(
+    "--shadow", is_flag=True, help="Change nothing: report what muster would do beside Ray's own autoscaler."
+)
 @click.option("--once", is_flag=True, help="Run one tick and exit.")
 @click.option(
     "--termination-log",
@@ -97,6 +100,7 @@ class _Sidecar:
         context: str,
         address: str | None,
         home: Path | None,
+        shadow: bool,
         once: bool,
     ) -> None:
         from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
@@ -114,7 +118,7 @@ class _Sidecar:
             where = ClusterHome(home) if home is not None else ClusterHome.of(self._name, root)
             known = address or environment.get("RAY_ADDRESS") or self._pod_address(provider, environment)
             head = find_head_address(where, known, environment)
-            options = MonitorOptions(config=where.cluster, home=where, head=head, source=source)
+            options = MonitorOptions(config=where.cluster, home=where, head=head, source=source, shadow=shadow)
             provider.start()
             build_monitor(options, environment, self._stop).run(self._stop, once=once)
         except StartCancelled:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 _MAX_ANSWER = 256 * 2**20
 _NO_RESOURCE = "could not find the requested resource"

@@ -90,7 +90,9 @@ class KubeEffects:
     """A KubeEffects does one thing after the other; of several sizes of a pod that wait the newest counts."""
 
     def __init__(self, client: KubeClient, paths: KubePaths) -> None:
-        self._client, self._paths = client, paths
+        self.client = self._client = client
+        self._paths = paths
+        self._off: set[str] = set()  # what was announced before a right turned out to be missing
         self._calls: deque[Callable[[], None]] = deque()
         self.routine = Routine("kuberay-effects", self._work())
         self._lock = threading.Lock()
@@ -121,6 +123,23 @@ class KubeEffects:
         with self._lock:
             polled, self._failures = self._failures, []
         return polled
+
+    def announce(self, call: Callable[[], object], otherwise: str) -> None:
+        """Makes a call that nothing depends on; `otherwise` is what is missing where it is not allowed."""
+        if otherwise not in self._off:
+            self._submit(partial(self._announce, call, otherwise))
+
+    def _announce(self, call: Callable[[], object], otherwise: str) -> None:
+        try:
+            call()
+        except KubeError as error:
+            if error.code == _FORBIDDEN and otherwise not in self._off:
+                self._off.add(otherwise)
+                logger.info("%s: %s", otherwise, error)
+            elif error.code not in (_NOT_FOUND, _FORBIDDEN, *_LATER):
+                self._changes.log(logging.WARNING, otherwise, f"{otherwise}: {error}")
+        except Exception as error:  # noqa: BLE001 - it must not end the routine
+            self._changes.log(logging.WARNING, otherwise, f"{otherwise}: {error_text(error)}")
 
     def _submit(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
