@@ -107,6 +107,7 @@ class _Sidecar:
         from muster.autoscaler.connect import find_head_address
         from muster.autoscaler.home import ClusterHome
         from muster.autoscaler.known_clusters import clusters_root
+        from muster.autoscaler.shadow import HOME_SUFFIX
         from muster.providers.kuberay.source import connect
 
         provider = connect(self._name, self._namespace, environment, kubeconfig, context)
@@ -115,10 +116,13 @@ class _Sidecar:
             if source is None:
                 return
             root = clusters_root({"MUSTER_HOME": str(HOME), **environment})
-            where = ClusterHome(home) if home is not None else ClusterHome.of(self._name, root)
+            name = self._name + (HOME_SUFFIX if shadow else "")
+            where = ClusterHome(home) if home is not None else ClusterHome.of(name, root)
             known = address or environment.get("RAY_ADDRESS") or self._pod_address(provider, environment)
             head = find_head_address(where, known, environment)
-            options = MonitorOptions(config=where.cluster, home=where, head=head, source=source, shadow=shadow)
+            options = MonitorOptions(
+                config=where.cluster, home=where, head=head, source=source, shadow=shadow
+            )
             provider.start()
             build_monitor(options, environment, self._stop).run(self._stop, once=once)
         except StartCancelled:
