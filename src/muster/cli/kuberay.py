@@ -65,7 +65,12 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
     help="File of the container's termination message.",
 )
 def kuberay_autoscaler(
-    cluster_name: str, cluster_namespace: str, once: bool, termination_log: Path, **given: object
+    cluster_name: str,
+    cluster_namespace: str,
+    once: bool,
+    shadow: bool,
+    termination_log: Path,
+    **given: object,
 ) -> None:
     """Run the autoscaler of a RayCluster, in the pod of its head: ask KubeRay for pods, and name idle ones.
 
@@ -75,6 +80,7 @@ def kuberay_autoscaler(
     log_to_stderr()
     stop = stop_on_signals()
     sidecar = _Sidecar(cluster_name, cluster_namespace, termination_log, stop)
+    sidecar.is_shadow = shadow
     try:
         sidecar.run(dict(os.environ), once=once, **given)  # type: ignore[arg-type]  # the options above
     except MusterError as error:
@@ -90,7 +96,7 @@ class _Sidecar:
 
     def __init__(self, name: str, namespace: str, termination_log: Path, stop: Event) -> None:
         self._name, self._namespace, self._log, self._stop = name, namespace, termination_log, stop
-        self._last_line = ""
+        self._last_line, self.is_shadow = "", False
 
     def run(
         self,
@@ -100,7 +106,6 @@ class _Sidecar:
         context: str,
         address: str | None,
         home: Path | None,
-        shadow: bool,
         once: bool,
     ) -> None:
         from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
@@ -116,12 +121,12 @@ class _Sidecar:
             if source is None:
                 return
             root = clusters_root({"MUSTER_HOME": str(HOME), **environment})
-            name = self._name + (HOME_SUFFIX if shadow else "")
+            name = self._name + (HOME_SUFFIX if self.is_shadow else "")
             where = ClusterHome(home) if home is not None else ClusterHome.of(name, root)
             known = address or environment.get("RAY_ADDRESS") or self._pod_address(provider, environment)
             head = find_head_address(where, known, environment)
             options = MonitorOptions(
-                config=where.cluster, home=where, head=head, source=source, shadow=shadow
+                config=where.cluster, home=where, head=head, source=source, shadow=self.is_shadow
             )
             provider.start()
             build_monitor(options, environment, self._stop).run(self._stop, once=once)
