@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.held_types import TypeHold
 from muster.cluster.identity import find_unplaced, known_ips, may_be_on, unreported_since, was_elsewhere
 from muster.cluster.model import (
     InstallFailure,
@@ -67,7 +66,6 @@ class Planned(Struct):
     is_used_up: bool = False  # by the budget: nothing is launched at all
     whole_slices: tuple[Removal, ...] | None = None  # by scale_down: all removals, whole slices together
     may_scale: bool = True  # False: plan and explain, but launch and remove nothing
-    holds: Mapping[str, TypeHold] = field(default_factory=dict)  # types of which none is launched at present
 
     def solve(self, request: PackRequest) -> Packing:
         """Plan for a request; what followed from an earlier plan is dropped."""
