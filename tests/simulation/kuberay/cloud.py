@@ -106,7 +106,7 @@ class KubeRayCloud(ProviderCloud):
         self._evicted: dict[CloudId, str] = {}
         self._written: dict[CloudId, object] = {}
         self._replicas = 0  # ever made
-        self._is_suspended = False
+        self._will_resume = False
         self.recreated = 0  # times that the object was deleted and made again
         self._routines: Routines | None = None
         self.provider = KubeRayProvider(self.api.client(), PATHS, world)
@@ -318,12 +318,12 @@ class KubeRayCloud(ProviderCloud):
 
     def _suspend(self) -> None:
         """Suspends a cluster that nobody uses; its owner resumes it after a while."""
-        is_suspended = self.object()["spec"].get("suspend") is True
-        if is_suspended and not self._is_suspended:
+        if self.object()["spec"].get("suspend") is True and not self._will_resume:
+            self._will_resume = True
             self._world.after(60.0, self._resume)
-        self._is_suspended = is_suspended
 
     def _resume(self) -> None:
+        self._will_resume = False
         if not self.is_there():
             return
         after = copy.deepcopy(self.object())
