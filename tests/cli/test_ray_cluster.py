@@ -70,12 +70,31 @@ def test_up_makes_the_cluster_and_again_changes_it_but_not_what_the_autoscaler_d
     assert other["replicas"] == 2
 
 
+def test_what_is_taken_out_of_the_file_goes_and_what_others_wrote_stays(file, admin):
+    whole = ray_cluster("demo", worker_group("small", 1), worker_group("other", 0))
+    whole["spec"]["autoscalerOptions"] = {"idleTimeoutSeconds": 9, "upscalingMode": "Conservative"}
+    whole["metadata"] |= {"annotations": {"mine": "1"}, "labels": {"team": "a"}}
+    file.write_text(yaml.safe_dump(whole))
+    assert muster("up", file, "-y")[0] == 0
+    others = {"scheduling.volcano.sh/queue-name": "q"}
+    admin.merge_cluster({"metadata": {"annotations": others}, "spec": {"suspend": False}})
+    del whole["spec"]["autoscalerOptions"]["upscalingMode"], whole["spec"]["workerGroupSpecs"][1]
+    whole["metadata"] |= {"annotations": {}, "labels": {}}
+    file.write_text(yaml.safe_dump(whole))
+    assert muster("up", file, "-y")[0] == 0
+    left = admin.cluster()
+    assert left["spec"]["autoscalerOptions"] == {"idleTimeoutSeconds": 9}
+    assert [group["groupName"] for group in left["spec"]["workerGroupSpecs"]] == ["small"]
+    assert (left["metadata"]["annotations"], left["metadata"].get("labels") or {}) == (others, {})
+    assert left["spec"]["suspend"] is False
+
+
 def test_a_dry_run_applies_nothing_and_a_mistake_is_named_before_anything_is_applied(file, api):
     assert muster("up", file, "--dry-run")[0] == 0
     write(file, worker_group("small", 1, template={"spec": {"containers": [{"name": "ray"}]}}))
     code, said = muster("up", file, "-y")
     assert (code, "workerGroupSpecs[0] (small): " in said) == (2, True)
-    assert api.count("POST") == 0
+    assert (api.count("POST"), api.count("PATCH")) == (0, 0)
 
 
 def test_status_shows_groups_and_what_is_wrong_with_pods_and_why_explains_one(file, admin):
@@ -123,7 +142,12 @@ def test_the_files_to_deploy_can_be_used(name):
     assert manifest["spec"]["autoscalerOptions"]["image"] == "my-ray-with-muster"
 
 
-def test_the_optional_role_gives_two_verbs_more_and_nothing_else():
+def test_the_optional_role_gives_what_its_text_says_and_nothing_else():
     role, binding = yaml.safe_load_all((ROOT / "deploy" / "kuberay" / "role.yaml").read_text())
-    assert [rule["verbs"] for rule in role["rules"]] == [["watch", "delete"]]
+    rights = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"]}
+    assert rights == {
+        "rayclusters": ["watch", "delete"],
+        "rayclusters/status": ["patch"],
+        "events": ["create"],
+    }
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

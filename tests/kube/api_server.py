@@ -19,7 +19,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.kube.objects import Object, Refused, Store, check_ray_cluster, matches, merged, patched
+from tests.kube.objects import (
+    Object,
+    Refused,
+    Store,
+    applied,
+    check_ray_cluster,
+    matches,
+    merged,
+    patched,
+    prune_ray_cluster,
+)
 from tests.kube.roles import ROLES, Role, Rule, allows
 
 NAMESPACE = "research"
@@ -69,6 +79,7 @@ class KubeApi:
         self.faults: list[Fault] = []
         self.stale_lists = 0  # so many lists of pods show what was there at `freeze`
         self.has_resize = True
+        self.prunes = False  # True: what the CRD of KubeRay 1.7 does not have is dropped, as a server does
         self.versions = ("v1",)  # of the CRD
         self.client_names: list[str] = []  # of certificates that clients have shown
         self._frozen: tuple[str, list[Object]] = ("", [])
@@ -138,7 +149,10 @@ class KubeApi:
             if call.method == "POST":
                 if call.resource == "rayclusters":
                     check_ray_cluster(call.body)
+                    self._prune(call.body)
                 return self.store.create(call.resource, call.namespace, call.body)
+            if "apply-patch" in call.content_type:
+                return self._apply(call)
             found = self._find(call)
             if call.method == "PATCH":
                 return self._patch(call, found)
@@ -173,11 +187,31 @@ class KubeApi:
             raise Refused(415, "UnsupportedMediaType", f"{call.content_type!r} is not a kind of patch")
         if call.resource == "rayclusters":
             check_ray_cluster(after)
+            self._prune(after)
         elif not call.sub and after.get("spec") != found.get("spec"):
             raise Refused(422, "Invalid", "pod updates may not change fields other than the image")
         if call.sub == "status":
             after = {**found, "status": after.get("status")}
         return self.store.replace(call.resource, found, after)
+
+    def _apply(self, call: _Call) -> Object:
+        """Server-side apply, by force: what the manager no longer mentions goes."""
+        manager = call.query["fieldManager"]
+        found = self.store.objects.get((call.resource, call.namespace, call.name))
+        before = found or {"metadata": {"name": call.name}}
+        asked = call.body["metadata"].get("resourceVersion")
+        if found is not None and asked not in (None, found["metadata"]["resourceVersion"]):
+            raise Refused(409, "Conflict", "the object has been modified; please apply your changes again")
+        after = applied(before, call.body, manager)
+        check_ray_cluster(after)
+        self._prune(after)
+        if found is None:
+            return self.store.create(call.resource, call.namespace, after)
+        return self.store.replace(call.resource, found, after)
+
+    def _prune(self, given: Object) -> None:
+        if self.prunes:
+            prune_ray_cluster(given)
 
     def watch(self, call: _Call) -> Iterator[Object]:
         """Yields events from a resource version on, and bookmarks, until the time is over."""

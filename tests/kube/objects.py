@@ -93,6 +93,46 @@ def merged(target: Any, change: Any) -> Any:
     return result
 
 
+Path = tuple[str, ...]
+
+
+def _leaves(value: Any, path: Path = ()) -> list[Path]:
+    """Returns the fields of an object; a list is one field."""
+    if not isinstance(value, dict) or not value:
+        return [path]
+    return [leaf for key, one in value.items() for leaf in _leaves(one, (*path, key))]
+
+
+def applied(before: Object, given: Object, manager: str) -> Object:
+    """Applies an object for a field manager: fields of its last one that are not in this one go."""
+    named = {key: given["metadata"][key] for key in ("labels", "annotations") if key in given["metadata"]}
+    wanted = {"metadata": named, "spec": given.get("spec") or {}} if named else {"spec": given.get("spec")}
+    after = merged(copy.deepcopy(before), wanted)
+    entries = list(after["metadata"].get("managedFields") or [])
+    owned = {entry["manager"]: [tuple(path) for path in entry["paths"]] for entry in entries}
+    fields = _leaves(wanted)
+    kept = {path for name, paths in owned.items() if name != manager for path in paths}
+    for path in owned.get(manager, []):
+        if path not in fields and path not in kept:
+            _remove(after, path)
+    owned[manager] = fields
+    after["metadata"]["managedFields"] = [
+        {"manager": name, "operation": "Apply", "paths": [list(path) for path in paths]}
+        for name, paths in owned.items()
+    ]
+    return after
+
+
+def _remove(root: Object, path: Path) -> None:
+    place: Any = root
+    for step in path[:-1]:
+        place = place.get(step) if isinstance(place, dict) else None
+    if isinstance(place, dict):
+        place.pop(path[-1], None)
+        if not place and len(path) > 2:
+            _remove(root, path[:-1])
+
+
 # -- selectors --------------------------------------------------------------------------------------
 
 _SET = re.compile(r"^([^\s!=,]+)\s+(in|notin)\s+\(([^)]*)\)$")
@@ -246,3 +286,22 @@ def check_ray_cluster(given: Object) -> None:
         raise Refused(
             422, "Invalid", f'RayCluster.ray.io "{name}" is invalid: {"; ".join(problems)}', name=name
         )
+
+
+_SPEC = (
+    *("authOptions", "autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions"),
+    *("headGroupSpec", "headServiceAnnotations", "managedBy", "networkPolicy", "rayVersion", "suspend"),
+    *("tlsOptions", "upgradeStrategy", "workerGroupSpecs"),
+)
+_AUTOSCALER = (
+    *("args", "command", "env", "envFrom", "idleTimeoutSeconds", "image", "imagePullPolicy", "resources"),
+    *("securityContext", "upscalingMode", "version", "volumeMounts"),
+)
+
+
+def prune_ray_cluster(given: Object) -> None:
+    """Drops the fields of `spec` and of `autoscalerOptions` that the CRD of KubeRay 1.7 does not have."""
+    spec = given.get("spec") or {}
+    for section, known in ((spec, _SPEC), (spec.get("autoscalerOptions") or {}, _AUTOSCALER)):
+        for key in [key for key in section if key not in known]:
+            del section[key]

@@ -136,6 +136,10 @@ class OperatorDouble:
         self.admin, self.name, self.slices_by_label = admin, name, slices_by_label
         self._start, self._stop = start, stop
         self.deleted: list[str] = []
+        self.made: list[str] = []  # workers, oldest first
+        self.termination_s = 0.0  # from the deletion of a pod to its end, by `now`
+        self.now: Callable[[], float] = lambda: 0.0
+        self._leaving_since: dict[str, float] = {}
         self.starts = True  # False: pods stay as they were made
         self.held: set[str] = set()  # deleted pods that still have their grace: a kubelet waits for their end
         self._ended = threading.Event()
@@ -165,7 +169,8 @@ class OperatorDouble:
         for pod in self.admin.pods(f"{CLUSTER}={self.name}"):
             name = pod["metadata"]["name"]
             if pod["metadata"].get("deletionTimestamp"):
-                if name in self.held:
+                since = self._leaving_since.setdefault(name, self.now())
+                if name in self.held or self.now() < since + self.termination_s:
                     continue
                 self._stop(pod)
                 self.admin.delete_pod(name, grace_s=0)
@@ -224,7 +229,7 @@ class OperatorDouble:
             return  # it makes pods in the next pass
         hosts = group.get("numOfHosts", 1)
         wanted = max(group.get("replicas", 1), group.get("minReplicas", 0))
-        wanted = min(wanted, group.get("maxReplicas", wanted))
+        wanted = min(wanted, group.get("maxReplicas", wanted))  # a maximum below the minimum wins
         for _ in range(wanted - -(-len(left) // hosts)):
             self._make_replica(group, hosts)
 
@@ -253,6 +258,7 @@ class OperatorDouble:
         for container in spec.get("containers", []):
             container.setdefault("image", "ray")
         spec["nodeName"] = "node-1"
+        self.made += [name] if labels["ray.io/node-type"] == "worker" else []
         self.admin.create_pod(
             {
                 "apiVersion": "v1",

@@ -38,7 +38,11 @@ KUBERAY_1_7: Role = (
     Rule(("ray.io",), ("rayclusters",), ("get", "patch")),
 )
 # What deploy/kuberay/role.yaml adds where an administrator wants it.
-EXTRA: Role = (Rule(("ray.io",), ("rayclusters",), ("watch", "delete"), names=("demo",)),)
+EXTRA: Role = (
+    Rule(("ray.io",), ("rayclusters",), ("watch", "delete"), names=("demo",)),
+    Rule(("ray.io",), ("rayclusters/status",), ("patch",), names=("demo",)),
+    Rule(("",), ("events",), ("create",)),
+)
 NOBODY: Role = ()
 ROLES = {
     "kuberay-1.3": KUBERAY_1_3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,9 +49,11 @@ class KubeWorld:
         self.operator = OperatorDouble(self.admin, name)
         self._closers: list[Callable[[], None]] = []
 
-    def create(self, *groups: Any, **spec: Any) -> None:
+    def create(self, *groups: Any, annotations: Mapping[str, str] | None = None, **spec: Any) -> None:
         """Makes the RayCluster, and the pods that its replicas ask for."""
-        self.admin.create_cluster(ray_cluster(self.name, *groups, **spec))
+        made = ray_cluster(self.name, *groups, **spec)
+        made["metadata"]["annotations"] = dict(annotations or {})
+        self.admin.create_cluster(made)
         self.operator.step()
 
     def client(self, role: str = "kuberay-1.3", token: str = "") -> KubeClient:
@@ -71,7 +73,16 @@ class KubeWorld:
             made._watch.routine.start()
             made.effects.routine.start()
         until(lambda: made._watch.age_s() < PATIENCE_S, "the pods are listed")
+        if threads:
+            made.scaler.wake()
+            until(lambda: made.scaler.confirmed is not None, "the RayCluster is read")
+        else:
+            self.confirm(made)
         return made
+
+    def confirm(self, provider: KubeRayProvider) -> None:
+        """Lets the provider list the pods that it sees, as after a read of the RayCluster."""
+        provider.scaler.confirmed = frozenset(provider.pods())
 
     def sees(self, provider: KubeRayProvider, *names: str) -> None:
         """Waits until the provider lists exactly these workers, the head aside."""
@@ -79,6 +90,7 @@ class KubeWorld:
             lambda: {name for name, pod in provider.pods().items() if pod.is_worker} == set(names),
             f"the provider sees {names}",
         )
+        self.confirm(provider)
 
     def caught_up(self, provider: KubeRayProvider) -> None:
         """Waits until the provider has seen what is there now."""

@@ -32,6 +32,7 @@ from muster.base.ids import IdSource, RandomIds
 from muster.base.rng import Ambient, Seed
 from muster.base.untrusted import call_safely, error_text
 from muster.cluster.controller import ClusterController
+from muster.cluster.plan import Plan
 from muster.cluster.ports import Installer, Ports
 from muster.config.load import table_only
 from muster.config.to_spec import node_launches
@@ -130,11 +131,22 @@ class _Parts:
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )
+        if options.source is not None and not options.shadow:
+            self._remember_spend(options.source)
         host_and_port(options.head.address)  # an address that cannot be parsed fails at once
         self._link = GcsClient(options.head.address, options.head.auth, read_only=options.shadow)
         self._notices = GcsNoticeBoard(self._link, clock)
         self._forecasts = GcsForecastBoard(self._link, clock)
         self._nodes = GcsNodeSource(self._link, clock, self._wants_drivers)
+
+    def _remember_spend(self, source: RayClusterSource) -> None:
+        """Starts a new ledger, as a new head's pod has one, from the spend that the RayCluster remembers."""
+        from muster.providers.kuberay.announce import recorded_spend
+
+        known = recorded_spend(source.provider.scaler.cluster.last() or {})
+        if known is not None and self._store.load().version == 0:
+            plan = Plan(tick_id=self._ids.fresh("t"), at=self._clock.now(), memory=known)
+            self._store.commit(0, plan)
 
     def _wants_drivers(self) -> bool:
         """Who uses the cluster matters where an unused one ends, and where tuners forecast what they need."""
@@ -338,6 +350,7 @@ class _Parts:
             *self._backup(),
             *([] if self._mounts is None else [self._mounts]),
             events,
+            *self._announcer(),
             MonitorBoard(self._link, self._clock),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
             history,
@@ -345,6 +358,14 @@ class _Parts:
             lease,
             RivalAutoscaler(self._link, self._clock),
         ]
+
+    def _announcer(self) -> list[TickListener]:
+        if self._options.source is None:
+            return []
+        from muster.providers.kuberay.announce import ClusterAnnouncer
+
+        provider = self._options.source.provider
+        return [ClusterAnnouncer(provider.effects, provider.paths, lambda: self._events.newest)]
 
     def _backup(self) -> list[TickListener]:
         config = self._source.config

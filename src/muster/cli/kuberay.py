@@ -54,6 +54,9 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
     type=click.Path(file_okay=False, path_type=Path),
     help=f"Directory of the ledger. Default: the cluster's name in $MUSTER_HOME/clusters, else {HOME}.",
 )
+@click.option(
+    "--shadow", is_flag=True, help="Change nothing: report what muster would do beside Ray's own autoscaler."
+)
 @click.option("--once", is_flag=True, help="Run one tick and exit.")
 @click.option(
     "--termination-log",
@@ -62,7 +65,12 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
     help="File of the container's termination message.",
 )
 def kuberay_autoscaler(
-    cluster_name: str, cluster_namespace: str, once: bool, termination_log: Path, **given: object
+    cluster_name: str,
+    cluster_namespace: str,
+    once: bool,
+    shadow: bool,
+    termination_log: Path,
+    **given: object,
 ) -> None:
     """Run the autoscaler of a RayCluster as a sidecar of its head.
 
@@ -72,6 +80,7 @@ def kuberay_autoscaler(
     log_to_stderr()
     stop = stop_on_signals()
     sidecar = _Sidecar(cluster_name, cluster_namespace, termination_log, stop)
+    sidecar.is_shadow = shadow
     try:
         sidecar.run(dict(os.environ), once=once, **given)  # type: ignore[arg-type]  # the options above
     except MusterError as error:
@@ -87,7 +96,7 @@ class _Sidecar:
 
     def __init__(self, name: str, namespace: str, termination_log: Path, stop: Event) -> None:
         self._name, self._namespace, self._log, self._stop = name, namespace, termination_log, stop
-        self._last_line = ""
+        self._last_line, self.is_shadow = "", False
 
     def run(
         self,
@@ -103,6 +112,7 @@ class _Sidecar:
         from muster.autoscaler.connect import find_head_address
         from muster.autoscaler.home import ClusterHome
         from muster.autoscaler.known_clusters import clusters_root
+        from muster.autoscaler.shadow import HOME_SUFFIX
         from muster.providers.kuberay.source import connect
 
         provider = connect(self._name, self._namespace, environment, kubeconfig, context)
@@ -111,10 +121,13 @@ class _Sidecar:
             if source is None:
                 return
             root = clusters_root({"MUSTER_HOME": str(HOME), **environment})
-            where = ClusterHome(home) if home is not None else ClusterHome.of(self._name, root)
+            name = self._name + (HOME_SUFFIX if self.is_shadow else "")
+            where = ClusterHome(home) if home is not None else ClusterHome.of(name, root)
             known = address or environment.get("RAY_ADDRESS") or self._pod_address(provider, environment)
             head = find_head_address(where, known, environment)
-            options = MonitorOptions(config=where.cluster, home=where, head=head, source=source)
+            options = MonitorOptions(
+                config=where.cluster, home=where, head=head, source=source, shadow=self.is_shadow
+            )
             provider.start()
             build_monitor(options, environment, self._stop).run(self._stop, once=once)
         except StartCancelled:

@@ -77,6 +77,7 @@ class NodeType(Struct, frozen=True, kw_only=True):
     resize: ResizeLimits | None = None
     offers: tuple[Offer, ...] = ()  # in the order of the config: ties of price go to the first; (): no choice
     existing: int | None = None  # machines of this type in the world, as in a rack; None: any number is sold
+    gates: tuple[str, ...] = ()  # who forbids new machines of it at present, as a quota controller does
 
     @property
     def most_nodes(self) -> int:
@@ -102,6 +103,8 @@ class Timeouts(Struct, frozen=True, kw_only=True):
 
     request_s: float = 600.0
     allocate_s: float = 3600.0
+    mistake_s: float = 180.0  # not Ray's: the same for a machine whose configuration is wrong
+    other_type_s: float = 60.0  # not Ray's: demand waits so long for a machine without room, if others fit
     install_s: float = 1800.0
     terminating_s: float = 300.0
     stop_requested_s: float = 300.0
@@ -310,7 +313,6 @@ class MachineProblem(Struct, frozen=True, kw_only=True):
 
     kind: FailureKind
     message: str = ""
-    give_up_s: float | None = None  # after so long without a node it is given up; None: as any other
 
 
 class NodeStatus(Enum):

@@ -140,13 +140,14 @@ class Observer:
         traits = self._read_traits()
         self._ids.ignore_case = traits.ids_ignore_case
         self._poll_failures()
+        cloud = self._read_cloud()  # before the spec: a machine that an edit asks for is not above its limits
         snapshot = Snapshot(
             tick_id=self._ambient.ids.fresh("t"),
             now=now,
             version=ledger.version,
             spec=self._read_spec(),
             instances=ledger.instances,
-            cloud=self._read_cloud(),
+            cloud=cloud,
             runtime=self._read_runtime(now, ledger),
             launch_failures=self._inbox.of(LaunchFailure),
             terminate_failures=self._inbox.of(TerminateFailure),

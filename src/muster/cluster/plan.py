@@ -124,6 +124,7 @@ class Reason(Enum):
     KEPT_MIN_NODES = "kept-min-nodes"
     KEPT_NOT_IDLE_LONG_ENOUGH = "kept-not-idle-long-enough"
     KEPT_PENDING = "kept-pending"  # on its way
+    WAITING_FOR_QUOTA = "waiting-for-quota"  # a quota controller holds the machine back
     REMOVED_IDLE = "removed-idle"
     REMOVED_OUTDATED = "removed-outdated"
     REMOVED_MAX_NODES = "removed-max-nodes"

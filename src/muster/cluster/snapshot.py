@@ -34,6 +34,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     resizable: bool = False  # can change a machine's size in place, and reports a ResizeStatus of each
     idle_policies: tuple[IdlePolicy, ...] = ()  # what it can do with a cluster that nobody uses
+    refills_minimums: bool = False  # it launches machines up to a type's minimum whatever muster decides
     ids_ignore_case: bool = False  # it may list one machine as vm-a1 and as VM-A1
     buys_offers: bool = False  # a launch may name the zone and the market
     takes_next_offer: bool = False  # and several offers: machines come from the first that has some

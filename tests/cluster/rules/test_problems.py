@@ -7,12 +7,14 @@ from tests.cluster.worlds import S, after, machine, node, record, spec, tick, wo
 from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, demand, node_type
 
-from muster.cluster.model import FailureKind, LaunchLimits, MachineProblem
-from muster.cluster.plan import Launch, Reason, Terminate
+from muster.cluster.model import FailureKind, LaunchLimits, MachineProblem, Timeouts
+from muster.cluster.plan import Launch, Reason, Subject, Terminate
 from muster.cluster.reconcile import reconcile
 
-GATED = MachineProblem(kind=FailureKind.QUOTA, message="the pod waits for quota", give_up_s=600.0)
-FULL = MachineProblem(kind=FailureKind.CAPACITY, message="no node has room", give_up_s=900.0)
+GATED = MachineProblem(kind=FailureKind.QUOTA, message="the pod waits for quota")
+FULL = MachineProblem(kind=FailureKind.CAPACITY, message="no node has room")
+MISTAKE = MachineProblem(kind=FailureKind.CONFIG, message="no such image")
+FAST = LaunchLimits(upscaling_speed=10)
 
 
 def stuck(problem, age_s, **changes):
@@ -21,8 +23,12 @@ def stuck(problem, age_s, **changes):
     )
 
 
-def verdicts(plan):
-    return [(v.subject_id, v.detail) for v in plan.verdicts if v.reason is Reason.STUCK]
+def verdicts(plan, reason=Reason.STUCK):
+    return [(v.subject_id, v.detail) for v in plan.verdicts if v.reason is reason]
+
+
+def launches(plan):
+    return [dict(action.shape) for action in plan.actions if isinstance(action, Launch)]
 
 
 def test_it_is_said_within_the_first_tick():
@@ -31,31 +37,92 @@ def test_it_is_said_within_the_first_tick():
     assert_line("cluster", "stuck instance", said)
 
 
-@pytest.mark.parametrize(("age_s", "state"), [(600.0, "ALLOCATED"), (600.1, "TERMINATING")])
-def test_it_is_given_up_strictly_after_its_own_time(age_s, state):
-    states, plan = tick(stuck(GATED, age_s))
+@pytest.mark.parametrize(
+    ("problem", "age_s", "state"),
+    [
+        (FULL, 3600.0, "ALLOCATED"),  # as long as Ray waits
+        (FULL, 3600.1, "TERMINATING"),
+        (MISTAKE, 180.0, "ALLOCATED"),
+        (MISTAKE, 180.1, "TERMINATING"),
+        (GATED, 100_000.0, "ALLOCATED"),  # it would lose its place in the queue
+    ],
+)
+def test_it_is_given_up_strictly_after_the_time_of_its_kind(problem, age_s, state):
+    states, plan = tick(stuck(problem, age_s))
     assert states["a"] == state
     assert any(isinstance(action, Terminate) for action in plan.actions) == (state == "TERMINATING")
 
 
+def test_times_are_settings():
+    limits = Timeouts(allocate_s=10.0, mistake_s=5.0)
+    assert tick(stuck(FULL, 11.0, spec=spec(timeouts=limits)))[0]["a"] == "TERMINATING"
+    assert tick(stuck(MISTAKE, 6.0, spec=spec(timeouts=limits)))[0]["a"] == "TERMINATING"
+
+
+def test_a_gated_machine_is_not_stuck_and_its_type_has_not_failed():
+    plan = reconcile(stuck(GATED, 601.0))
+    assert (verdicts(plan), plan.memory.health) == ([], {})
+    assert verdicts(plan, Reason.WAITING_FOR_QUOTA) == [("a", "ALLOCATED for 601 s: the pod waits for quota")]
+
+
 def test_its_type_is_blamed_with_the_kind_and_the_reason():
-    health = reconcile(stuck(GATED, 601.0)).memory.health["cpu"]
-    assert (health.kind, health.message) == (FailureKind.QUOTA, "the pod waits for quota")
+    health = reconcile(stuck(MISTAKE, 181.0)).memory.health["cpu"]
+    assert (health.kind, health.message) == (FailureKind.CONFIG, "no such image")
 
 
-def test_while_only_the_user_can_mend_it_no_more_of_the_type_are_bought():
-    seen = stuck(GATED, 10.0, demands=[demand(count=5)], spec=spec(limits=LaunchLimits(upscaling_speed=10)))
-    plan = reconcile(seen)
-    assert not [action for action in plan.actions if isinstance(action, Launch)]
-    other = spec(node_type("cpu"), node_type("other"), limits=LaunchLimits(upscaling_speed=10))
-    launched = reconcile(stuck(GATED, 10.0, demands=[demand(count=5)], spec=other)).actions
-    assert [dict(action.shape) for action in launched if isinstance(action, Launch)] == [{"other": 4}]
+@pytest.mark.parametrize(("problem", "age_s"), [(GATED, 1.0), (MISTAKE, 1.0), (FULL, 60.1)])
+def test_another_type_that_fits_serves_the_demand_within_one_tick(problem, age_s):
+    other = spec(node_type("cpu"), node_type("other"), limits=FAST)
+    assert launches(reconcile(stuck(problem, age_s, demands=[demand(count=5)], spec=other))) == [{"other": 5}]
+
+
+def test_a_new_node_for_an_unschedulable_machine_gets_the_time_to_come():
+    other = spec(node_type("cpu"), node_type("other"), limits=FAST)
+    assert launches(reconcile(stuck(FULL, 59.0, demands=[demand()], spec=other))) == []
+
+
+@pytest.mark.parametrize("problem", [GATED, MISTAKE])
+def test_where_nothing_else_fits_the_machine_is_waited_for_and_no_more_are_bought(problem):
+    small = node_type("small")
+    plan = reconcile(
+        stuck(
+            problem,
+            10.0,
+            demands=[demand({"CPU": 4}, count=5)],
+            spec=spec(node_type("cpu", {"CPU": 4}), small, limits=FAST),
+        )
+    )
+    assert launches(plan) == []
+    assert [v.reason for v in plan.verdicts if v.subject is Subject.DEMAND] == [Reason.BLOCKED_BY_BACKOFF]
+
+
+def test_where_nothing_else_fits_more_unschedulable_machines_are_bought():
+    seen = stuck(FULL, 100.0, demands=[demand(count=3)], spec=spec(limits=FAST))
+    assert launches(reconcile(seen)) == [{"cpu": 2}]
+
+
+def test_a_gated_type_launches_nothing_and_names_the_owner_of_the_gate():
+    gated = node_type("cpu", gates=("kueue.k8s.io/quota-exceeded",))
+    plan = reconcile(world([], demands=[demand(count=2)], spec=spec(gated, node_type("other"), limits=FAST)))
+    assert launches(plan) == [{"other": 2}]
+    alone = reconcile(world([], demands=[demand(count=2)], spec=spec(gated, limits=FAST)))
+    (blocked,) = [v for v in alone.verdicts if v.subject is Subject.DEMAND]
+    assert_line("cluster", "gated type", blocked.detail)
+    assert launches(alone) == []
+
+
+def test_what_was_queued_or_requested_before_the_gate_holds_no_demand():
+    gated = node_type("cpu", gates=("kueue.k8s.io/quota-exceeded",))
+    both = spec(gated, node_type("other"), limits=FAST)
+    waiting = [record("q", S.QUEUED, since=NOW), record("r", S.REQUESTED, since=NOW, launch_request_id="x")]
+    states, plan = tick(world(waiting, demands=[demand(count=2)], spec=both))
+    assert (states["q"], states["r"], launches(plan)) == ("TERMINATED", "REQUESTED", [{"other": 2}])
 
 
 def test_it_is_blamed_once_for_each_machine():
-    seen = stuck(GATED, 10.0)
+    seen = stuck(MISTAKE, 10.0)
     first = reconcile(seen)
-    again = reconcile(stuck(GATED, 12.0, memory=first.memory))
+    again = reconcile(stuck(MISTAKE, 12.0, memory=first.memory))
     assert again.memory.health["cpu"].failures == first.memory.health["cpu"].failures == 1.0
 
 

@@ -125,7 +125,8 @@ def test_suggestions_for_several_resources_are_added_up():
 
 @pytest.mark.conformance("IP-24", "IP-28")
 def test_an_error_of_the_host_is_remembered_and_the_request_taken_back():
-    given = seen(replace(PENDING, failed=True, message="no cgroup"), UNDER_WAY)
+    error = replace(PENDING, in_progress=False, failed=True, message="no cgroup")  # as a pod shows it
+    given = seen(error, UNDER_WAY)
     plan = reconcile(given)
     assert resizes(plan) == [(Resize, SMALL)]
     failed = kept(given, plan)
@@ -133,6 +134,11 @@ def test_an_error_of_the_host_is_remembered_and_the_request_taken_back():
     back = following(given, plan, cloud=seen(ResizeStatus(current=SMALL, desired=SMALL)).cloud)
     assert resizes(reconcile(back)) == []
     assert kept(back) == ResizeRecord(failed_at=NOW, reason="no cgroup")
+
+
+def test_an_error_that_an_earlier_ledger_left_behind_is_taken_back():
+    error = ResizeStatus(current=SMALL, desired=LARGE, failed=True, message="no cgroup")
+    assert resizes(reconcile(seen(error))) == [(Resize, SMALL)]
 
 
 @pytest.mark.conformance("IP-25", "IP-28")

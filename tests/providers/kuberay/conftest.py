@@ -5,12 +5,13 @@ A test that takes `api` needs faults and counts, which only the in-memory server
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.kube.api_server import KubeApi, running_api
 from tests.kube.real_server import RealKubeApi, binaries, running_real_api
 from tests.kube.world import KubeWorld
+from tests.providers.kuberay.loop import Loop
 
 
 @pytest.fixture
@@ -43,3 +44,15 @@ def world(server_kind: str, request: pytest.FixtureRequest) -> Iterator[KubeWorl
     made.close()
     if isinstance(server, RealKubeApi):
         server.empty()
+
+
+@pytest.fixture
+def loop(world: KubeWorld) -> Callable[..., Loop]:
+    """Makes the RayCluster of these groups, and the loop over it."""
+
+    def make(*groups, annotations=None, role="kuberay-1.3", **spec):
+        options = {"idleTimeoutSeconds": 10}
+        world.create(*groups, annotations=annotations or {}, **{"autoscalerOptions": options, **spec})
+        return Loop(world, world.provider(role))
+
+    return make

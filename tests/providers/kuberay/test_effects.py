@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.kube.operator import running_status, worker_group
@@ -13,7 +14,7 @@ from muster.base.ids import CloudId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import FailureKind, IdleCluster, IdlePolicy
 from muster.cluster.states import ResizeLimits, ResizeStatus
-from muster.providers.kuberay.effects import EXPIRED, FINALIZER
+from muster.providers.kuberay.effects import FINALIZER, IDLE
 from muster.providers.kuberay.source import RayClusterSource
 
 GIB = 2**30
@@ -98,7 +99,8 @@ def test_without_the_right_nothing_is_resized_and_the_missing_verb_is_named_once
         assert (failure.cloud_id, failure.kind) == (growing, FailureKind.PERMISSION)
     assert not provider.traits().resizable
     (line,) = [text for text in caplog.messages if "patch" in text and "pods/resize" in text]
-    assert_line("providers", "kuberay resize denied", line.replace(growing, "POD"))
+    line = re.sub(r'User "[^"]*"', 'User "ACCOUNT"', line.replace(growing, "POD"))  # a server has its own
+    assert_line("providers", "kuberay resize denied", line)
 
 
 def test_a_refusal_that_passes_is_told_from_one_that_stays(world, growing, api):
@@ -134,12 +136,27 @@ def test_an_idle_cluster_is_suspended_with_the_stock_role(world):
     assert provider.traits().idle_policies == (IdlePolicy.SUSPEND, IdlePolicy.DELETE)
 
 
-def test_an_older_operator_is_told_by_an_annotation(world):
-    world.create(autoscalerOptions={"noDriverTimeoutSeconds": 30})
+def test_where_the_server_prunes_the_fields_an_annotation_suspends_the_cluster(world, api):
+    """No CRD of KubeRay 1.3 to 1.7 has the fields of Ray's option."""
+    api.prunes = True
+    options = {"timeoutSeconds": 30, "policy": "Suspend"}
+    world.create(idleTerminationOptions=options, autoscalerOptions={"noDriverTimeoutSeconds": 30})
     provider = world.provider()
-    assert RayClusterSource(provider, {}).current()[0].idle_cluster == IdleCluster(timeout_s=30.0)
+    assert RayClusterSource(provider, {}).current()[0].idle_cluster is None
+    world.admin.merge_cluster({"metadata": {"annotations": {IDLE: "{timeoutSeconds: 30, policy: Suspend}"}}})
+    source = RayClusterSource(provider, {})
+    assert source.current()[0].idle_cluster == IdleCluster(timeout_s=30.0)
     provider.end_idle_cluster(RequestId("e-1"), IdlePolicy.SUSPEND)
-    until(lambda: world.admin.cluster()["metadata"].get("annotations", {}).get(EXPIRED) == "true")
+    until(lambda: world.admin.cluster()["spec"].get("suspend") is True)
+
+
+def test_an_edit_of_the_annotation_is_an_edit(world):
+    world.create(annotations={IDLE: "timeoutSeconds: 30"})
+    provider = world.provider()
+    source = RayClusterSource(provider, {})
+    world.admin.merge_cluster({"metadata": {"annotations": {IDLE: "timeoutSeconds: 90"}}})
+    provider.scaler.step()
+    assert source.current()[0].idle_cluster == IdleCluster(timeout_s=90.0)
 
 
 @pytest.mark.conformance("KI-14")

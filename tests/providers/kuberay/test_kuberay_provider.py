@@ -52,6 +52,7 @@ def test_a_launch_raises_the_replicas(world, role):
     assert world.size() == (2, [])
     world.operator.step()
     world.caught_up(provider)
+    provider.scaler.step()
     assert len(provider.list_instances()) == 3
 
 

@@ -2,140 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import re
-import time
 
 import pytest
 from tests.kube.operator import worker_group
 from tests.kube.world import until
 from tests.mistakes.views import assert_line
 
-from muster.base.clock import ManualClock
-from muster.base.ids import CountingIds, NodeId
-from muster.base.resources import Resources
-from muster.base.rng import Ambient, Seed
-from muster.cluster.controller import ClusterController
-from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason
-from muster.cluster.ports import Ports
-from muster.errors import MusterError
-from muster.providers.kuberay.source import RayClusterSource
-from muster.stores.ledger.memory import MemoryInstanceStore
 
 pytestmark = pytest.mark.slow
-CPUS = 4
-
-
-class PodsAsRuntime:
-    """A runtime in which every running pod is a node; work is placed on nodes with room, by group."""
-
-    def __init__(self, world):
-        self.world, self.version = world, 0
-        self.busy, self.drained, self.idle_since, self.now = set(), set(), {}, 0.0
-        self.waiting = 0  # tasks of one pod each
-        self.killed_work = []
-        self.deadlines = {}
-
-    def pods(self):
-        return self.world.admin.pods("ray.io/cluster=demo")
-
-    def read(self):
-        self.version += 1
-        pods = {pod["metadata"]["name"]: pod for pod in self.pods()}
-        live = {name for name, pod in pods.items() if pod["status"].get("phase") == "Running"}
-        self.killed_work += sorted(self.busy - live)
-        self.waiting += len(self.busy - live)  # a task whose node died asks again
-        self.busy &= live
-        workers = sorted(name for name in live - {"demo-head"} if name not in self.drained)
-        for name in workers:
-            if self.waiting and name not in self.busy:
-                self.busy.add(name)
-                self.waiting -= 1
-        nodes = [self._node(name, pods[name]) for name in sorted(live)]
-        demands = (Demand(shape=Resources.of(CPU=CPUS), count=self.waiting),) if self.waiting else ()
-        return RuntimeReport(version=self.version, nodes=tuple(nodes), demands=demands)
-
-    def _node(self, name, pod):
-        is_head, is_busy = name == "demo-head", name in self.busy
-        since = self.idle_since.setdefault(name, self.now)
-        if is_busy:
-            self.idle_since[name] = self.now
-        status = NodeStatus.RUNNING if is_busy or is_head else NodeStatus.IDLE
-        status = NodeStatus.DEAD if name in self.drained and not is_busy else status
-        status = NodeStatus.DRAINING if name in self.drained and is_busy else status
-        total = Resources.of(CPU=0 if is_head else CPUS)
-        return NodeReport(
-            node_id=NodeId(f"n-{name}"),
-            cloud_id=name,
-            node_type=pod["metadata"]["labels"]["ray.io/group"],
-            status=status,
-            is_head=is_head,
-            total=total,
-            available=Resources.of(CPU=0) if is_busy or is_head else total,
-            idle_s=0.0 if is_busy else self.now - since,
-        )
-
-    def publish(self, version, report):
-        pass
-
-    def drain(self, action):
-        name = str(action.node_id).removeprefix("n-")
-        if name in self.busy and action.may_be_refused:
-            return
-        self.drained.add(name)
-        self.deadlines[name] = action.deadline_s
-
-    def poll(self):
-        return ()
-
-
-class Loop:
-    """Ticks, patches and passes of the operator, one after the other; the clock is the test's."""
-
-    def __init__(self, world, provider):
-        self.world, self.provider = world, provider
-        self.clock = ManualClock(time.time())  # deletion timestamps are those of the server
-        self.runtime = PodsAsRuntime(world)
-        self.store = MemoryInstanceStore(clock=self.clock)
-        self.source = RayClusterSource(provider, {})
-        ambient = Ambient(clock=self.clock, ids=CountingIds(), seed=Seed(1))
-        self.ports = Ports(
-            provider=provider,
-            nodes=self.runtime,
-            drainer=self.runtime,
-            installer=None,
-            store=self.store,
-            spec=self.source,
-            notices=provider,
-        )
-        self.controller = ClusterController(self.ports, ambient)
-        self.plans = []
-
-    def tick(self, times=1, seconds=2.0, operator=True):
-        for _ in range(times):
-            self.clock.advance(seconds)
-            self.runtime.now = self.clock.now()
-            self.plans.append(self.controller.tick().plan)
-            with contextlib.suppress(MusterError):  # the thread would try again
-                self.provider.scaler.step()
-            if operator:
-                self.world.operator.step()
-                self.world.caught_up(self.provider)
-
-    def states(self):
-        records = self.store.load().instances.values()
-        return sorted(record.state.name for record in records if record.node_type != "headgroup")
-
-
-@pytest.fixture
-def loop(world):
-    def make(*groups, **spec):
-        world.create(*groups, autoscalerOptions={"idleTimeoutSeconds": 10}, **spec)
-        return Loop(world, world.provider())
-
-    return make
 
 
 def test_pods_come_for_work_and_go_when_it_is_done(loop, world):
@@ -157,7 +34,7 @@ def test_a_timed_out_pod_makes_room_for_another_at_the_maximum(loop, world):
     stage.tick(4)
     world.operator.starts = False
     stage.runtime.waiting = 1
-    stage.tick(2)
+    stage.tick(3)
     (stuck,) = [p["metadata"]["name"] for p in stage.runtime.pods() if p["status"]["phase"] == "Pending"]
     assert stage.states() == ["ALLOCATED", "RAY_RUNNING", "RAY_RUNNING"]
     world.operator.starts = True
@@ -182,18 +59,36 @@ def test_a_gated_group_is_said_at_once_and_another_is_used(loop, world):
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     world.admin.set_status(pod, {"phase": "Pending", "conditions": [gated]})
     world.caught_up(stage.provider)
-    stage.runtime.waiting = 3
-    for _ in range(30):
-        stage.tick()
-        stuck = [v for v in stage.plans[-1].verdicts if v.reason is Reason.STUCK]
-        if stuck:
-            break
-    (gated_pod,) = stuck
+    stage.tick()  # one tick, and the other group has a pod for the same demand
+    (waiting,) = [v for v in stage.plans[-1].verdicts if v.reason is Reason.WAITING_FOR_QUOTA]
     (instance,) = [one for one in stage.store.load().instances.values() if one.cloud_id == pod]
-    assert gated_pod.subject_id == instance.instance_id
-    assert_line("providers", "kuberay pod gated", re.sub(r"\d+ s\b", "N s", gated_pod.detail))
-    stage.tick(2)
-    assert (world.size(0)[0], world.size(1)[0]) == (1, 2)
+    assert waiting.subject_id == instance.instance_id
+    assert_line("providers", "kuberay pod gated", re.sub(r"\d+ s\b", "N s", waiting.detail))
+    assert (world.size(0)[0], world.size(1)[0]) == (1, 1)
+    world.operator.run_pod(world.operator.workers("other")[0])
+    stage.tick(60, seconds=30.0)  # for half an hour
+    assert (world.operator.deleted, len(world.operator.made), stage.runtime.waiting) == ([], 2, 0)
+    gated.update(status="True", reason="")
+    world.operator.run_pod(pod)
+    stage.tick(10)
+    assert world.operator.deleted == [pod]  # admitted, and nothing needs it
+
+
+def test_where_nothing_else_fits_a_gated_pod_keeps_its_place_and_no_more_are_made(loop, world):
+    stage = loop(worker_group("small", 0, maxReplicas=5))
+    world.operator.starts = False
+    stage.runtime.waiting = 1
+    stage.tick(3)
+    (pod,) = world.operator.workers("small")
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    world.admin.set_status(pod, {"phase": "Pending", "conditions": [gated]})
+    world.caught_up(stage.provider)
+    stage.runtime.waiting = 3
+    stage.tick(60, seconds=120.0)
+    assert (world.operator.deleted, world.operator.made, world.size()[0]) == ([], [pod], 1)
+    world.operator.run_pod(pod)
+    stage.tick(4)
+    assert (world.size()[0], len(world.operator.made)) == (3, 3)
 
 
 def test_an_idle_slice_goes_whole_and_a_busy_host_keeps_it(loop, world):

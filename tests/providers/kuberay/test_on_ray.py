@@ -103,6 +103,26 @@ def stage(plain_head, world, tmp_path):
     clear(plain_head)
 
 
+@pytest.mark.in_memory_server
+def test_a_shadow_reads_the_cluster_and_changes_nothing(plain_head, world, api, tmp_path):
+    os.environ.update(AUTH)
+    world.create(worker_group("small", 1, minReplicas=2, maxReplicas=3))
+    token = api.token("kuberay-1.3")
+    provider = world.provider(token=token, threads=True)
+    stop = threading.Event()
+    options = MonitorOptions(
+        config=tmp_path / "unused",
+        home=ClusterHome(tmp_path / "home"),
+        head=HeadAddress(plain_head.address, AUTH),
+        source=RayClusterSource(provider, {}),
+        shadow=True,
+    )
+    build_monitor(options, os.environ, stop).run(stop, once=True)
+    assert (tmp_path / "home").exists()
+    assert [api.count(method, token=token) for method in ("PATCH", "POST", "DELETE")] == [0, 0, 0]
+    assert world.size() == (1, [])
+
+
 def test_demand_brings_pods_a_trial_survives_the_loss_of_its_pod_and_idle_pods_are_drained_first(
     stage, plain_head, tmp_path
 ):

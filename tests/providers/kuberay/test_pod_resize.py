@@ -177,6 +177,20 @@ def test_a_pod_that_is_put_off_is_offered_what_the_host_has_left(condition, sugg
     assert found.message.startswith(condition.reason)
 
 
+@pytest.mark.parametrize(
+    ("text", "suggested"),
+    [
+        ("cpu, requested: 8000, capacity: 4000", {"CPU": 5}),
+        ("memory, requested: 9, capacity: 4", {"memory": 2 * GIB + 4}),
+    ],
+)
+def test_what_a_node_has_in_all_is_learned_from_an_infeasible_resize(text, suggested):
+    """The text of kubelet has no `used:` then."""
+    text = f"Node didn't have enough capacity: {text}"
+    found = resize_status(SPEC, NOW, [Condition("PodResizePending", reason="Infeasible", message=text)])
+    assert found.suggested_maximum == Resources.of(suggested)
+
+
 @pytest.mark.conformance("IP-31")
 def test_the_requests_of_other_containers_are_not_offered():
     with_sidecar = [*SPEC, sized(None, {"cpu": "250m"}), sized(None, {"memory": "1Gi"})]

@@ -108,6 +108,29 @@ def test_custom_resources_are_json_in_quotes_of_a_shell():
     assert resources(limits={"cpu": 1}, rayStartParams={"resources": text}) == {"CPU": 1, "Custom": 2}
 
 
+def test_tpus_among_the_start_parameters_are_not_dropped():
+    params = {"resources": '"{\\"TPU\\": 4, \\"Custom\\": 2}"'}
+    found = resources(limits={"cpu": 1, "google.com/tpu": "8"}, rayStartParams=params)
+    assert found == {"CPU": 1, "TPU": 4, "Custom": 2}
+
+
+def test_resources_of_a_group_that_override_the_start_parameters_are_reported():
+    said = []
+    params = {"num-cpus": "2", "resources": '"{\\"Custom\\": 2}"'}
+    made = ray_cluster("demo", group(limits={"cpu": 1}, rayStartParams=params, resources={"CPU": "3"}))
+    assert cluster_config(made, warn=said.append).available_node_types["small"].resources == {"CPU": 3}
+    (line,) = said
+    assert_line("providers", "kuberay resources that override", line)
+
+
+def test_a_minimum_above_the_maximum_is_cut_and_reported():
+    said = []
+    made = ray_cluster("demo", group(limits={"cpu": 1}, minReplicas=5, maxReplicas=2))
+    found = cluster_config(made, warn=said.append).available_node_types["small"]
+    assert (found.min_workers, found.max_workers, len(said)) == (2, 2, 1)
+    assert_line("providers", "kuberay minimum above the maximum", said[0])
+
+
 def test_a_group_without_cpus_is_named_with_the_fix():
     assert_line("providers", "kuberay group without CPUs", refusal(group(limits={"memory": "1Gi"})))
 
@@ -117,7 +140,6 @@ def test_a_group_without_cpus_is_named_with_the_fix():
     [
         (group(limits={"cpu": "4 cores"}), "'4 cores' is not a quantity"),
         (group(limits={"cpu": 1}, rayStartParams={"resources": "{oops"}), "is not JSON of whole numbers"),
-        (group(limits={"cpu": 1}, minReplicas=5, maxReplicas=2), "minReplicas 5 is above maxReplicas 2"),
         (group(limits={"cpu": 1}, maxReplicas="many"), "'many' is not a whole number"),
         (group(limits={"cpu": 1}, labels={"a b": "c"}), "is not a label of Kubernetes"),
         (group(name="headgroup", limits={"cpu": 1}), "cannot be the name of a group"),

@@ -26,12 +26,12 @@ def test_an_edit_is_in_force_after_the_next_read_and_a_bad_one_leaves_the_last_g
     assert limits(source) == ({"small": (0, 3)}, "")  # as last read: the source itself asks nobody
     provider.scaler.step()
     assert (limits(source), source.config_version() != version) == (({"small": (0, 5)}, ""), True)
-    world.admin.edit_group(0, minReplicas=9)
+    world.admin.edit_group(0, minReplicas=9, rayStartParams={"resources": "{oops"})
     provider.scaler.step()
     found, problem = limits(source)
-    assert found == {"small": (0, 5)}
+    assert found == {"small": (5, 5)}  # the limits, which the operator follows
     assert_line("providers", "kuberay bad edit", problem)
-    world.admin.edit_group(0, minReplicas=1)
+    world.admin.edit_group(0, minReplicas=1, rayStartParams={})
     provider.scaler.step()
     assert limits(source) == ({"small": (1, 5)}, "")
 

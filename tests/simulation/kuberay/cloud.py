@@ -7,6 +7,7 @@ operator makes has no request of ours on it, and it replaces what dies by itself
 from __future__ import annotations
 
 import copy
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ from muster.cluster.model import (
 from muster.cluster.ports import CloudInstance, NoticeReport
 from muster.cluster.snapshot import ProviderTraits
 from muster.providers.kuberay import pod_watch
-from muster.providers.kuberay.effects import EXPIRED
+from muster.providers.kuberay.effects import IDLE
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.scaling import REQUESTS
 from muster.providers.kuberay.watch import Routine
@@ -105,6 +106,7 @@ class KubeRayCloud(ProviderCloud):
         self._evicted: dict[CloudId, str] = {}
         self._written: dict[CloudId, object] = {}
         self._replicas = 0  # ever made
+        self._will_resume = False
         self.recreated = 0  # times that the object was deleted and made again
         self._routines: Routines | None = None
         self.provider = KubeRayProvider(self.api.client(), PATHS, world)
@@ -194,7 +196,8 @@ class KubeRayCloud(ProviderCloud):
         idle = spec.idle_cluster
         if idle is not None:
             policy = "Suspend" if idle.policy is IdlePolicy.SUSPEND else "Delete"
-            after["spec"]["idleTerminationOptions"] = {"timeoutSeconds": idle.timeout_s, "policy": policy}
+            options = {"timeoutSeconds": idle.timeout_s, "policy": policy}
+            after["metadata"]["annotations"][IDLE] = json.dumps(options)
         self.change_object(after)
 
     def _note_raise(self, before: Object, after: Object) -> None:
@@ -315,14 +318,12 @@ class KubeRayCloud(ProviderCloud):
 
     def _suspend(self) -> None:
         """Suspends a cluster that nobody uses; its owner resumes it after a while."""
-        after = copy.deepcopy(self.object())
-        asked = after["spec"].pop("idleSuspend", False) or after["metadata"]["annotations"].pop(EXPIRED, "")
-        if asked:
-            after["spec"]["suspend"] = True
-            self.change_object(after)
+        if self.object()["spec"].get("suspend") is True and not self._will_resume:
+            self._will_resume = True
             self._world.after(60.0, self._resume)
 
     def _resume(self) -> None:
+        self._will_resume = False
         if not self.is_there():
             return
         after = copy.deepcopy(self.object())

@@ -6,6 +6,7 @@ add up to its count. Every node has one reason, and so has every node type that 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -224,6 +225,8 @@ def blocked_text(offer: TypeOffer, now: float) -> str:
     kind = offer.blocked_kind
     message = f": {offer.blocked_message}" if offer.blocked_message else ""
     advice = "; a user must act" if kind in NEEDS_USER_ACTION else ""
+    if offer.blocked_until == math.inf:
+        return f"{offer.node_type.name} is held back{message}"
     wait_s = max(0.0, offer.blocked_until - now)
     what = kind.value if kind is not None else "backed off"
     name = health_key(offer.node_type.name, offer.blocked_offer)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
 from muster.base.forecast import RunningTrial, trials_by_node
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.expected_work import ExpectedWork, everyone_forecasts, expected_work
+from muster.cluster.held_types import TypeHold, effective_holds, held_types, hold_offers, problem_of
 from muster.cluster.model import (
     ClusterSpec,
     Constraint,
@@ -31,6 +32,7 @@ from muster.cluster.states import InstanceState, ResizeStatus
 _S = InstanceState
 _IDLE = NodeStatus.IDLE
 _COMING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
+Holds = Mapping[str, TypeHold]  # types of which none is launched at present
 _MAX_COUNT = 1_000_000_000  # more equal requests than this are a mistake
 
 
@@ -54,7 +56,12 @@ def capacity(draft: Draft) -> None:
 
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
-    nodes, surplus = _nodes(draft)
+    spec = _planned_spec(draft)
+    offers = offers_of(spec, draft.decided.health, draft.now, draft.risks)
+    starting, cloud = draft.in_state(_S.ALLOCATED), draft.snapshot.cloud or {}
+    wanted_now = (*runtime.demands, *(one for gang in runtime.gangs for way in gang.options for one in way))
+    holds = effective_holds(held_types(spec, starting, cloud, draft.now), offers, wanted_now)
+    nodes, surplus = _nodes(draft, holds)
     asked = _sane(draft, runtime.demands, "demand")
     wanted = PlannedDemand(
         demands=(*asked, *_work_that_moves(draft), *_work_to_come(draft, runtime)),
@@ -65,11 +72,10 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
         nodes=nodes,
     )
     leaving = _leaving(draft)
-    spec = _planned_spec(draft)
     request = request_of(
         spec,
         wanted,
-        offers_of(spec, draft.decided.health, draft.now, draft.risks),
+        hold_offers(offers, holds),
         now=draft.now,
         leaving=(
             Counter(i.node_type for i in leaving)
@@ -149,7 +155,7 @@ def _for_deadlines(spec: ClusterSpec, expected: Iterable[ExpectedWork]) -> Clust
     return replace(spec, node_types=tuple(types))
 
 
-def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
+def _nodes(draft: Draft, holds: Holds) -> tuple[tuple[PackNode, ...], Counter[str]]:
     """Returns every record that may serve work, in the order of the ledger. Draining ones offer nothing.
 
     The second value counts machines by type that are left out and may not be ended yet.
@@ -169,9 +175,9 @@ def _nodes(draft: Draft) -> tuple[tuple[PackNode, ...], Counter[str]]:
             elif instance.provisional:  # it may not be ended yet, whatever its type is
                 late[instance.node_type] += bool(instance.launch_request_id)
             else:  # unreadable or late: it counts, but nothing on it is known to be free
-                result.append(replace(_coming(draft, instance), available=EMPTY))
+                result.append(replace(_coming(draft, instance, holds), available=EMPTY))
         elif instance.state in _COMING and not instance.cancelled:
-            result.append(_coming(draft, instance))
+            result.append(_coming(draft, instance, holds))
     kept, surplus = _unlisted(draft, result, unlisted) if unlisted else ((), Counter[str]())
     return (*result, *kept), surplus + late
 
@@ -225,15 +231,18 @@ def _idle_s(draft: Draft, instance: Instance, report: NodeReport) -> float:
     return min(report.idle_s, max(0.0, draft.now - instance.since)) if was_asked else report.idle_s
 
 
-def _coming(draft: Draft, instance: Instance) -> PackNode:
+def _coming(draft: Draft, instance: Instance, holds: Holds) -> PackNode:
     known = draft.types.get(instance.node_type)
     size = known.resources if known else EMPTY
     is_kept = instance.state in (_S.ALLOCATED, _S.RAY_INSTALLING) and draft.may_work_unseen(instance)
+    is_type_held = instance.node_type in holds and _is_held(draft, instance)
+    # Its node is there and cannot be matched, or nobody knows when it comes: nothing is free.
+    is_full = is_type_held or draft.is_held(instance)
     return PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
-        total=size,
-        available=EMPTY if draft.is_held(instance) else size,  # its node is there, unmatched: nothing is free
+        total=EMPTY if is_type_held else size,
+        available=EMPTY if is_full else size,
         state=instance.state,
         kind=instance.kind,
         labels=labels_of(instance.offer, known),
@@ -242,6 +251,13 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         resize=_resize_of(draft, instance) if draft.snapshot.traits.resizable else None,
         offer=instance.offer_name,
     )
+
+
+def _is_held(draft: Draft, instance: Instance) -> bool:
+    """Returns whether nobody knows when the machine comes, so that another one serves the demand."""
+    is_gated = bool(draft.types[instance.node_type].gates) if instance.node_type in draft.types else False
+    is_waiting = problem_of(instance, draft.snapshot.cloud or {}) is not None
+    return is_waiting if instance.state is _S.ALLOCATED else is_gated
 
 
 def _todays_hash(draft: Draft, instance: Instance) -> str:

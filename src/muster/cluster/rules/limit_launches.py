@@ -17,7 +17,7 @@ from muster.base.text import short_duration
 from muster.cluster.budget import BudgetState
 from muster.cluster.budget_policy import ForecastPolicy
 from muster.cluster.expected_work import ExpectedWork
-from muster.cluster.model import Demand, Gang, Instance, Objective, Offer, StopCause
+from muster.cluster.model import Demand, Gang, Instance, NodeStatus, Objective, Offer, StopCause
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.planner.offers import by_price, price_of_work
 from muster.cluster.planner.pack import objective_of
@@ -186,8 +186,10 @@ def enforce_budget(draft: Draft) -> None:
         text = f"the budget is used up: {budget.text()}"
         planned.solve(replace(request, most_new=0, most_new_reason=text))  # what waits has the true reason
         planned.is_used_up = True
-        planned.unpaid = _all_workers(draft, text)
-        draft.add_cluster_verdict(Reason.BUDGET, f"{text}; workers are given back")
+        planned.unpaid, kept = _all_workers(draft, text)
+        names = ", ".join(f"{count} of {name}" for name, count in kept.items())
+        ends = f"but the minimum keeps {names}: lower it to release them" if names else "workers are released"
+        draft.add_cluster_verdict(Reason.BUDGET, f"{text}; {ends}")
         return
     if planned.consolidation is not None and _fitting(draft, packing, budget) < sum(packing.launch.values()):
         planned.consolidation = None  # work that waits comes first
@@ -214,10 +216,11 @@ def _shrink(draft: Draft, budget: BudgetState) -> None:
     leaving = {removal.instance_id for removal in packing.removals}
     staying = [one for one in draft.in_state(*_PAID) if is_head(one) or _goes(one, leaving)]
     over = sum(one.price_per_hour or 0.0 for one in staying) - most
+    refilled = _refilled(draft, staying)
     details = f"all machines cost more than ${most:g} per hour"
     removals: list[Removal] = []
     for one in sorted(staying, key=lambda each: (each.state is _S.RAY_RUNNING, -each.history[0].at)):
-        if over > 1e-9 and not is_head(one) and one.price_per_hour:
+        if over > 1e-9 and not is_head(one) and one.price_per_hour and one.instance_id not in refilled:
             removals.append(Removal(one.instance_id, one.node_type, StopCause.BUDGET, details))
             over -= one.price_per_hour
     if removals:
@@ -268,11 +271,45 @@ def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]
     return sorted(prices, key=lambda each: (each[0] is None, each[0] or 0.0))
 
 
-def _all_workers(draft: Draft, details: str) -> tuple[Removal, ...]:
+def _all_workers(draft: Draft, details: str) -> tuple[tuple[Removal, ...], Counter[str]]:
+    """Returns the removal of every worker, and how many of each type stay because they would come back."""
     packing = draft.planned.outcome
     leaving = {removal.instance_id for removal in packing.removals} if packing else set()
-    going = (one for one in draft.in_state(*_SERVING) if _goes(one, leaving))
-    return tuple(Removal(one.instance_id, one.node_type, StopCause.BUDGET, details) for one in going)
+    workers = [one for one in draft.in_state(*_SERVING) if _goes(one, leaving)]
+    refilled = _refilled(draft, workers)
+    going = tuple(
+        Removal(one.instance_id, one.node_type, StopCause.BUDGET, details)
+        for one in workers
+        if one.instance_id not in refilled
+    )
+    return going, Counter(one.node_type for one in workers if one.instance_id in refilled)
+
+
+def _refilled(draft: Draft, workers: Sequence[Instance]) -> set[InstanceId]:
+    """Returns the machines of minimums that the provider fills itself: each removed one would come back.
+
+    Those at work stay first, with the other machines of their slices.
+    """
+    if not draft.snapshot.traits.refills_minimums:
+        return set()
+    cloud = draft.snapshot.cloud or {}
+    machines = {one.instance_id: cloud.get(one.cloud_id) for one in workers if one.cloud_id}
+    slices = {name: machine.slice_id for name, machine in machines.items() if machine is not None}
+    units = {one.instance_id: slices.get(one.instance_id) or one.instance_id for one in workers}
+    nodes = ((one, draft.nodes.get(one.node_id or "")) for one in workers)
+    busy = {units[one.instance_id] for one, node in nodes if node and node.status is NodeStatus.RUNNING}
+    rank = {state: place for place, state in enumerate(reversed(_PAID))}
+    ranked = sorted(
+        (one for one in workers if one.state in rank),
+        key=lambda one: (rank[one.state], units[one.instance_id] not in busy, units[one.instance_id]),
+    )
+    left = {known.name: known.min_nodes for known in draft.spec.node_types}
+    kept = set[InstanceId]()
+    for one in ranked:
+        if left.get(one.node_type, 0) > 0:
+            left[one.node_type] -= 1
+            kept.add(one.instance_id)
+    return kept
 
 
 def _goes(instance: Instance, leaving: set[InstanceId]) -> bool:

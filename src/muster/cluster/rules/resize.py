@@ -78,7 +78,7 @@ class _Change:
         if status.suggested_maximum is not None:
             most = Resources({**(record.suggested_maximum or {}), **status.suggested_maximum})
             record = replace(record, suggested_maximum=most)
-        if record.since is None and record.failed_at is None and status.in_progress:
+        if record.since is None and record.failed_at is None and (status.in_progress or status.failed):
             record = replace(record, desired=self._bounded(status.desired), since=now, asked_at=now)
         return record
 
@@ -91,7 +91,8 @@ class _Change:
 
     def _is_there(self, record: ResizeRecord) -> bool:
         status = self._status
-        has_all = all(status.current.units(name) == units for name, units in record.desired.items())
+        sizes = (status.current, status.desired)  # a request that failed is not taken back while it stands
+        has_all = all(one.units(name) == units for one in sizes for name, units in record.desired.items())
         return has_all and not status.in_progress and not self._shrinks(record.desired)
 
     def _within_reach(self, record: ResizeRecord) -> ResizeRecord:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from muster.base.ids import RequestId
 from muster.cluster.backoff import after_failure, as_requested, failures_by_key, is_blocked
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
+from muster.cluster.held_types import held_types, problem_of
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
     FailureKind,
@@ -64,7 +65,8 @@ def _expire_arrivals(draft: Draft) -> None:
     limits = draft.spec.timeouts
     _expire_problems(draft)
     for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
-        if is_head(instance):
+        problem = problem_of(instance, draft.snapshot.cloud or {})
+        if is_head(instance) or (problem is not None and problem.kind is FailureKind.QUOTA):
             continue  # never given up
         if _is_kept(draft, instance):
             _warn(draft, instance)
@@ -84,9 +86,9 @@ def _is_kept(draft: Draft, instance: Instance) -> bool:
 
 
 def _expire_problems(draft: Draft) -> None:
-    """A machine whose provider knows why it does not come up is explained at once, and given up sooner.
+    """A machine whose provider knows why it does not come up is explained at once.
 
-    When only the user can mend it, no more of the type are bought meanwhile.
+    One that a quota holds back keeps its place in the queue; one with a wrong configuration ends sooner.
     """
     cloud = draft.snapshot.cloud or {}
     for instance in draft.in_state(_S.ALLOCATED):
@@ -94,15 +96,19 @@ def _expire_problems(draft: Draft) -> None:
         if machine is None or machine.problem is None or is_head(instance):
             continue
         problem = machine.problem
-        is_over = problem.give_up_s is not None and draft.now - instance.since > problem.give_up_s
-        if is_over and not _is_kept(draft, instance):
+        if problem.kind is FailureKind.QUOTA:
+            _warn(draft, instance, problem.message, Reason.WAITING_FOR_QUOTA)
+            continue
+        is_mistake = problem.kind in NEEDS_USER_ACTION
+        limit_s = draft.spec.timeouts.mistake_s if is_mistake else draft.spec.timeouts.allocate_s
+        if draft.now - instance.since > limit_s and not _is_kept(draft, instance):
             if draft.move(instance, _S.ALLOCATION_TIMEOUT, problem.message):
                 _blame(draft, instance, problem.message, problem.kind)
             continue
         _warn(draft, instance, problem.message)
         health = draft.decided.health.get(health_key(instance.node_type, instance.offer_name))
         is_blamed = health is not None and health.failed_at >= instance.since
-        if problem.kind in NEEDS_USER_ACTION and not is_blamed:
+        if is_mistake and not is_blamed:
             _blame(draft, instance, problem.message, problem.kind)
 
 
@@ -223,11 +229,11 @@ def _longest_drain_s(draft: Draft, instance: Instance) -> float:
     return max(limits.drain_deadline_s, given_s) + limits.stopping_s
 
 
-def _warn(draft: Draft, instance: Instance, why: str = "") -> None:
+def _warn(draft: Draft, instance: Instance, why: str = "", reason: Reason = Reason.STUCK) -> None:
     why = why or instance.details
     waited = f"{instance.state.name} for {draft.now - instance.since:.0f} s: {why}".rstrip(": ")
     draft.add_verdicts(
-        Verdict(subject=Subject.NODE, subject_id=instance.instance_id, reason=Reason.STUCK, detail=waited)
+        Verdict(subject=Subject.NODE, subject_id=instance.instance_id, reason=reason, detail=waited)
     )
 
 
@@ -238,9 +244,11 @@ def backoff(draft: Draft) -> None:
     only when the offers that are left have no room for it.
     """
     left: dict[str, int] = {}
+    holds = held_types(draft.spec, draft.in_state(_S.ALLOCATED), draft.snapshot.cloud or {}, draft.now)
     for instance in draft.in_state(_S.QUEUED):
-        known = draft.types.get(instance.node_type)
-        reason = _failed(draft, instance) or (_gone(instance, known) if known is not None else "")
+        known, hold = draft.types.get(instance.node_type), holds.get(instance.node_type)
+        held = "" if hold is None or hold.is_soft else hold.message
+        reason = held or _failed(draft, instance) or (_gone(instance, known) if known is not None else "")
         if not reason and known is not None and known.offers and instance.offer is None:
             if known.name not in left:
                 left[known.name] = sum(each.room for each in draft.choices_of(known))

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 _MAX_ANSWER = 256 * 2**20
 _NO_RESOURCE = "could not find the requested resource"
@@ -69,6 +70,8 @@ class KubeClient:
         self._own = threading.local()
         self._open: set[http.client.HTTPConnection] = set()  # of all threads
         self._lock = threading.Lock()
+        self.logs_outages = False  # True: where a loop keeps trying
+        self._is_away = False
         parts = urlsplit(access.url)
         self._host, self._port, self._prefix = parts.hostname or "", parts.port, parts.path.rstrip("/")
 
@@ -116,13 +119,23 @@ class KubeClient:
                 answer = self.request(method, path, data, headers, idle_s)
             except _BROKEN as error:
                 self.drop_connection()
-                raise self._unreachable(error) from None
+                problem = self._unreachable(error)
+                self._note_outage(str(problem))
+                raise problem from None
+            self._note_outage("")
             if answer.code != http.client.UNAUTHORIZED:
                 break
             self.drop_connection()  # a renewed certificate takes effect with a new connection
         if answer.code >= http.client.BAD_REQUEST:
             raise refusal(answer.code, answer.content, method, path, answer.retry_after)
         return answer
+
+    def _note_outage(self, problem: str) -> None:
+        """Logs one line for all threads when answers stop, and one when they come again."""
+        was_away, self._is_away = self._is_away, bool(problem)
+        if self.logs_outages and was_away != self._is_away:
+            level = logging.WARNING if problem else logging.INFO
+            logger.log(level, "%s", problem or f"the API server at {self.access.url} answers again")
 
     # -- the wire -----------------------------------------------------------------------------
 

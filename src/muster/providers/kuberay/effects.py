@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import yaml
 
 from muster.base.ids import CloudId
 from muster.base.log import OnChange
@@ -27,18 +28,27 @@ FINALIZER = "ray.io/idle-termination-cleanup-finalizer"
 _POLICIES = {"Suspend": IdlePolicy.SUSPEND, "Delete": IdlePolicy.DELETE}
 
 Plain = Mapping[str, Any]
-EXPIRED = "ray.io/no-driver-ttl-expired"  # what operators without options of their own look for
+IDLE = "muster/idle-termination"  # annotation: YAML with `timeoutSeconds` and `policy`
 
 
 def idle_options(cluster: Plain) -> IdleCluster | None:
     """Returns what the owner of a RayCluster asked for; None: nothing. ValueError names a wrong field.
 
-    Newer operators have options of their own for it; older ones a time among those of the autoscaler.
+    An annotation says it: no released CRD has the fields of Ray's pull request, and a server drops what its
+    CRD does not have. They are read where they are there.
     """
-    spec = cluster.get("spec") or {}
-    options = spec.get("idleTerminationOptions") or {}
-    where, timeout_s = "spec.idleTerminationOptions.timeoutSeconds", options.get("timeoutSeconds")
-    if timeout_s is None:
+    spec, section = cluster.get("spec") or {}, f"annotation {IDLE}"
+    text = ((cluster.get("metadata") or {}).get("annotations") or {}).get(IDLE)
+    try:
+        options = yaml.safe_load(text) if text else None
+    except yaml.YAMLError:
+        raise ValueError(f"{section} is not YAML: write timeoutSeconds and policy") from None
+    if options is None:
+        options, section = spec.get("idleTerminationOptions") or {}, "spec.idleTerminationOptions"
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{section} is {options!r}: write timeoutSeconds and policy")
+    where, timeout_s = f"{section}.timeoutSeconds", options.get("timeoutSeconds")
+    if timeout_s is None and not text:
         where = "spec.autoscalerOptions.noDriverTimeoutSeconds"
         timeout_s = (spec.get("autoscalerOptions") or {}).get("noDriverTimeoutSeconds")
     if timeout_s is None:
@@ -47,15 +57,14 @@ def idle_options(cluster: Plain) -> IdleCluster | None:
         raise ValueError(f"{where} is {timeout_s!r}, not a number of seconds")
     policy = options.get("policy") or "Suspend"
     if policy not in _POLICIES:
-        raise ValueError(f"spec.idleTerminationOptions.policy is {policy!r}: write Suspend or Delete")
+        raise ValueError(f"{section}.policy is {policy!r}: write Suspend or Delete")
     return IdleCluster(timeout_s=float(timeout_s), policy=_POLICIES[policy])
 
 
 def suspend_patch(cluster: Plain) -> dict[str, Any]:
-    """Returns the merge patch that suspends a cluster, in the words of its operator."""
-    if (cluster.get("spec") or {}).get("idleTerminationOptions"):
-        return {"spec": {"idleSuspend": True}}
-    return {"metadata": {"annotations": {EXPIRED: "true"}}}
+    """Returns the merge patch that suspends a cluster; every operator since 1.0 knows `suspend`."""
+    is_newer = bool((cluster.get("spec") or {}).get("idleTerminationOptions"))
+    return {"spec": {"idleSuspend" if is_newer else "suspend": True}}
 
 
 def finalizer_patch(cluster: Plain) -> list[dict[str, Any]]:
@@ -81,7 +90,9 @@ class KubeEffects:
     """A KubeEffects does one thing after the other; of several sizes of a pod that wait the newest counts."""
 
     def __init__(self, client: KubeClient, paths: KubePaths) -> None:
-        self._client, self._paths = client, paths
+        self.client = self._client = client
+        self._paths = paths
+        self._off: set[str] = set()  # what was announced before a right turned out to be missing
         self._calls: deque[Callable[[], None]] = deque()
         self.routine = Routine("kuberay-effects", self._work())
         self._lock = threading.Lock()
@@ -112,6 +123,23 @@ class KubeEffects:
         with self._lock:
             polled, self._failures = self._failures, []
         return polled
+
+    def announce(self, call: Callable[[], object], otherwise: str) -> None:
+        """Makes a call that nothing depends on; `otherwise` is what is missing where it is not allowed."""
+        if otherwise not in self._off:
+            self._submit(partial(self._announce, call, otherwise))
+
+    def _announce(self, call: Callable[[], object], otherwise: str) -> None:
+        try:
+            call()
+        except KubeError as error:
+            if error.code == _FORBIDDEN and otherwise not in self._off:
+                self._off.add(otherwise)
+                logger.info("%s: %s", otherwise, error)
+            elif error.code not in (_NOT_FOUND, _FORBIDDEN, *_LATER):
+                self._changes.log(logging.WARNING, otherwise, f"{otherwise}: {error}")
+        except Exception as error:  # noqa: BLE001 - it must not end the routine
+            self._changes.log(logging.WARNING, otherwise, f"{otherwise}: {error_text(error)}")
 
     def _submit(self, call: Callable[[], None]) -> None:
         self._calls.append(call)

@@ -11,12 +11,13 @@ from msgspec import Struct
 
 from muster.base.clock import Clock, SystemClock
 from muster.errors import ClusterError
-from muster.providers.kuberay.client import MERGE_PATCH, KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.client import APPLY_PATCH, KubeClient, KubeError, KubePaths, with_query
 from muster.providers.kuberay.pods import CLUSTER_LABEL, Pod, read_plain
 from muster.providers.kuberay.provider import why_untouched
 from muster.providers.kuberay.scaling import WorkerGroup, worker_groups
 
 TRIES = 5
+FIELD_MANAGER = "muster-up"
 _OF_THE_AUTOSCALER = ("replicas", "scaleStrategy")  # what an applied file does not take back
 _NOT_FOUND, _CONFLICT = 404, 409
 
@@ -64,17 +65,17 @@ class RayClusterManager:
     def apply(self, manifest: Plain) -> str:
         """Makes the object what the file says; returns whether it was created, changed, or is as it was.
 
-        The replicas of groups that are there already are the autoscaler's, and stay.
+        Server-side apply removes what an earlier file of muster had and this one has not. The replicas of
+        groups that are there already are the autoscaler's, and stay.
         """
+        path = with_query(self._paths.ray_cluster, {"fieldManager": FIELD_MANAGER, "force": "true"})
         for _ in range(TRIES):
             found = self.find()
             try:
-                if found is None:
-                    self._client.post(self._paths.clusters, manifest)
-                    return "created"
-                changed = self._client.patch(self._paths.ray_cluster, merge_of(manifest, found), MERGE_PATCH)
-                before, after = (one["metadata"].get("resourceVersion") for one in (found, changed))
-                return "as it was" if before == after else "changed"
+                changed = self._client.patch(path, applied(manifest, found, self._paths), APPLY_PATCH)
+                before = None if found is None else found["metadata"].get("resourceVersion")
+                is_same = before == changed["metadata"].get("resourceVersion")
+                return "created" if found is None else "as it was" if is_same else "changed"
             except KubeError as error:
                 if error.code != _CONFLICT:
                     raise
@@ -130,10 +131,11 @@ class RayClusterManager:
             return None
 
 
-def merge_of(manifest: Plain, found: Plain) -> dict[str, Any]:
-    """Returns the merge patch that makes `found` what the file says, behind the version that was read."""
+def applied(manifest: Plain, found: Plain | None, paths: KubePaths) -> dict[str, Any]:
+    """Returns the object to apply: the file, what the autoscaler owns, and the version that was read."""
     spec = dict(manifest.get("spec") or {})
-    there = {group.get("groupName"): group for group in (found["spec"].get("workerGroupSpecs") or ())}
+    listed = () if found is None else found["spec"].get("workerGroupSpecs") or ()
+    there = {group.get("groupName"): group for group in listed}
     spec["workerGroupSpecs"] = [
         {
             **group,
@@ -145,8 +147,15 @@ def merge_of(manifest: Plain, found: Plain) -> dict[str, Any]:
         }
         for group in spec.get("workerGroupSpecs") or ()
     ]
-    metadata = {key: value for key in ("labels", "annotations") if (value := (manifest["metadata"].get(key)))}
-    return {"metadata": {**metadata, "resourceVersion": found["metadata"]["resourceVersion"]}, "spec": spec}
+    given = manifest.get("metadata") or {}
+    metadata = {key: given[key] for key in ("labels", "annotations") if given.get(key)}
+    version = {} if found is None else {"resourceVersion": found["metadata"]["resourceVersion"]}
+    return {
+        "apiVersion": f"ray.io/{paths.crd_version}",
+        "kind": "RayCluster",
+        "metadata": {"name": paths.cluster, "namespace": paths.namespace, **metadata, **version},
+        "spec": spec,
+    }
 
 
 def _group_row(group: WorkerGroup, pods: list[Pod]) -> GroupRow:

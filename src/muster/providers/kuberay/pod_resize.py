@@ -23,7 +23,8 @@ HEAD_GROUP = "headgroup"
 _FIELDS = ("max-cpu", "max-memory", "resize-timeout")
 _NAMES = {"cpu": "CPU", "memory": "memory"}  # of Kubernetes, and of Ray
 _PENDING, _IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
-_SHORTAGE = re.compile(r"\b(cpu|memory), requested: (\d+), used: (\d+), capacity: (\d+)")
+# Deferred: with what others use. Infeasible, above all that the node has: without.
+_SHORTAGE = re.compile(r"\b(cpu|memory), requested: (\d+), (?:used: (\d+), )?capacity: (\d+)")
 
 Plain = Mapping[str, Any]
 Sizes = dict[str, Decimal]  # cpu in cores, memory in bytes
@@ -163,7 +164,7 @@ def _suggestion(message: str, spec: Sequence[SizedContainer]) -> Resources | Non
     if found is None:
         return None
     name, unit = found[1], Decimal(1000) if found[1] == "cpu" else Decimal(1)
-    room = (Decimal(found[4]) - Decimal(found[3])) / unit
+    room = (Decimal(found[4]) - Decimal(found[3] or 0)) / unit
     others = sum((_amounts(one.resources.requests).get(name, Decimal(0)) for one in spec[1:]), Decimal(0))
     most = room + _gap(spec[0].resources).get(name, Decimal(0)) - others
     return Resources.of({_NAMES[name]: float(max(most, Decimal(0)))})

@@ -18,7 +18,7 @@ from muster.base.clock import Clock
 from muster.base.log import OnChange
 from muster.base.untrusted import error_text
 from muster.errors import MusterError, ProviderError
-from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths, with_query
+from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths, KubeUnreachable, with_query
 from muster.providers.kuberay.pods import CLUSTER_LABEL, Pod, PodObject, read_pod
 from muster.providers.kuberay.watch import EXPIRED, ResourceWatch
 
@@ -120,7 +120,9 @@ class PodWatch(ResourceWatch):
         if not isinstance(error, KubeError) or error.code != EXPIRED:
             with self._lock:
                 self._problem = error
-            self._changes.log(logging.WARNING, "watch", f"the pods cannot be watched: {error_text(error)}")
+            if not isinstance(error, KubeUnreachable):  # which the client logs
+                text = f"the pods cannot be watched: {error_text(error)}"
+                self._changes.log(logging.WARNING, "watch", text)
         return None
 
     def relist(self) -> None:

@@ -23,12 +23,6 @@ KIND_LABEL = "ray.io/node-type"
 REPLICA_LABELS = ("ray.io/worker-group-replica-name", "replicaIndex")  # from newer operators, and older ones
 _KINDS = {"head": NodeKind.HEAD, "worker": NodeKind.WORKER}
 
-# How long a pod may have a problem before it is given up. A node for an unschedulable pod is made within
-# minutes where the Kubernetes cluster grows by itself; a mistake in a pod's template does not go away.
-UNSCHEDULABLE_S = 900.0
-GATED_S = 600.0
-MISTAKE_S = 180.0
-
 _MISTAKES = frozenset(
     {
         "CrashLoopBackOff",
@@ -200,21 +194,21 @@ def _leaving(found: PodObject, now: float) -> tuple[float | None, str]:
 
 
 def problem_of(found: PodObject) -> MachineProblem | None:
-    """Returns why a pod does not start, and for how long that is waited for; None while it is on its way."""
+    """Returns why a pod does not start; None while it is on its way."""
     status = found.status
     for container in (*(status.init_containers or ()), *(status.containers or ())):
         waiting = container.state.waiting
         if waiting is not None and waiting.reason in _MISTAKES:
             text = f"container {container.name}: {_text(waiting.reason, waiting.message)}"
-            return MachineProblem(kind=FailureKind.CONFIG, message=text, give_up_s=MISTAKE_S)
+            return MachineProblem(kind=FailureKind.CONFIG, message=text)
     unscheduled = _condition(status, "PodScheduled", "False")
     if found.spec.gates or (unscheduled is not None and unscheduled.reason == "SchedulingGated"):
         gates = ", ".join(gate.name for gate in found.spec.gates or ()) or "a scheduling gate"
         text = f"the pod waits for quota: it is held back by {gates}"
-        return MachineProblem(kind=FailureKind.QUOTA, message=text, give_up_s=GATED_S)
+        return MachineProblem(kind=FailureKind.QUOTA, message=text)
     if unscheduled is not None and unscheduled.reason == "Unschedulable":
         text = f"no Kubernetes node has room: {_text(unscheduled.message or unscheduled.reason, '')}"
-        return MachineProblem(kind=FailureKind.CAPACITY, message=text, give_up_s=UNSCHEDULABLE_S)
+        return MachineProblem(kind=FailureKind.CAPACITY, message=text)
     return None
 
 

@@ -32,7 +32,8 @@ from muster.cluster.model import (
 )
 from muster.cluster.ports import CloudProvider, NoticeReport
 from muster.cluster.snapshot import ProviderTraits
-from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths
+from muster.errors import MusterError
+from muster.providers.kuberay.client import KubeClient, KubeError, KubePaths, KubeUnreachable
 from muster.providers.kuberay.effects import KubeEffects
 from muster.providers.kuberay.pod_resize import resize_limits
 from muster.providers.kuberay.pod_watch import PodsNotKnown, PodWatch
@@ -49,8 +50,7 @@ BY_VERSION = 4  # of them behind the object's version, the others behind the val
 GATHER_S = 0.03  # a tick hands over several requests one after the other: they become one patch
 QUIET_S = 30.0  # without ticks the object is still read so often
 _CONFLICTS = frozenset({409, 422})
-_KINDS = {
-    401: FailureKind.PERMISSION,
+_KINDS = {  # 401 is not here: no request is at fault, and fresh credentials help all of them
     403: FailureKind.PERMISSION,
     404: FailureKind.CONFIG,
     422: FailureKind.CONFIG,
@@ -106,6 +106,14 @@ class ScaleQueue:
                 self.launches.pop(request_id, None)
                 self._done[request_id] = None
                 self._fail_launch(request_id, patch)
+            self._terminate_failures += [
+                TerminateFailure(
+                    cloud_id=CloudId(name),
+                    kind=FailureKind.CONFIG,
+                    message=_NO_OWNER.format(group),
+                )
+                for name, group in patch.ownerless.items()
+            ]
             for request_id, ids in list(self.ends.items()):
                 left = [one for one in ids if one in patch.held or one not in request.ends]
                 if left:
@@ -120,6 +128,7 @@ class ScaleQueue:
         for reasons, kind, text in (
             (patch.refused, FailureKind.CAPACITY, _AT_MOST),
             (patch.unknown, FailureKind.CONFIG, _NO_GROUP),
+            (patch.gated, FailureKind.QUOTA, _GATED),
         ):
             for group, count in reasons.get(request_id, {}).items():
                 failure = LaunchFailure(
@@ -154,6 +163,8 @@ class ScaleQueue:
 
 
 _AT_MOST = "group {} is at its maxReplicas, or suspended: raise maxReplicas of the RayCluster"
+_GATED = "group {} has a scaleGate: its owner removes it when there is quota"
+_NO_OWNER = "group {} is no longer in the RayCluster: add it again, or delete the pod"
 _NO_GROUP = "the RayCluster has no group {}: add it to workerGroupSpecs"
 
 
@@ -191,6 +202,8 @@ class Scaler:
         self.cluster = ClusterObject(client, paths, clock)
         self.watch = ClusterWatch(client, paths, self.cluster)
         self.queue = ScaleQueue()
+        self.confirmed: frozenset[str] | None = None  # pods that the newest read of the RayCluster came after
+        self.listed: frozenset[str] | None = None  # pods that the loop knows of
         self._spare = SparePods()
         self._ended_names: dict[str, None] = {}  # pods that a patch has named, newest last
         self._changes = OnChange(logger)
@@ -211,7 +224,8 @@ class Scaler:
                 pause_s = RETRY_S[0]
                 self._changes.forget("scale")
             except Exception as error:  # noqa: BLE001 - reported, and tried again
-                self._changes.log(logging.WARNING, "scale", f"the RayCluster: {error_text(error)}")
+                if not isinstance(error, KubeUnreachable):  # which the client logs
+                    self._changes.log(logging.WARNING, "scale", f"the RayCluster: {error_text(error)}")
                 yield from self._hold(getattr(error, "retry_after_s", None) or pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
                 self.wake()
@@ -227,15 +241,17 @@ class Scaler:
 
         Nothing is read where nothing waits and changes come by themselves.
         """
-        if self.queue.waiting() is None and self.watch.is_current():
+        if self.queue.waiting() is None and self.watch.is_current() and self._names() == self.confirmed:
             with contextlib.suppress(PodsNotKnown):
                 self._note_pods()
             return
+        names = self._names()
         try:
             cluster = self.cluster.read()
         except KubeError as error:
             self._give_up(error)
             raise
+        self.confirmed = names
         for attempt in range(TRIES):
             request = self.queue.waiting()
             if request is None:
@@ -250,20 +266,30 @@ class Scaler:
             code=409,
         )
 
+    def _names(self) -> frozenset[str] | None:
+        """Returns the pods that are known; those of the newest read when they cannot be listed."""
+        try:
+            return frozenset(self._pods())
+        except MusterError:
+            return self.confirmed
+
     def named(self) -> frozenset[str]:
         """Returns the pods that a patch has named, and others that the RayCluster names, as last read."""
         groups = worker_groups(self.cluster.last() or {}).values()
         return frozenset((*(name for group in groups for name in group.to_delete), *tuple(self._ended_names)))
 
     def _note_pods(self) -> Mapping[str, Pod]:
-        pods = self._pods()
-        self._spare.note(pods, self.named())
+        pods, listed = self._pods(), self.listed
+        self._spare.note(
+            {name: pod for name, pod in pods.items() if listed is None or name in listed}, self.named()
+        )
         return pods
 
     def _try(self, cluster: dict[str, Any], request: PatchRequest, *, by_version: bool) -> bool:
         """Returns whether the request is settled; False after a conflict."""
         pods = self._note_pods()
-        request = replace(request, spare=dict(self._spare.counts))
+        unlisted = frozenset() if self.listed is None else pods.keys() - self.listed
+        request = replace(request, spare=dict(self._spare.counts), unlisted=unlisted)
         patch = scale_patch(cluster, pods, request)
         if patch.operations:
             operations = guards(cluster, patch.operations, by_version=by_version)
@@ -302,7 +328,7 @@ class Scaler:
             if parts[1] == "spec":
                 value = operation["value"]
                 shown = value.get("workersToDelete") if isinstance(value, dict) else value
-                logger.info("group %s: %s is %s", names[int(parts[3])], parts[4], shown)
+                logger.info("group %s: %s is %s", names[int(parts[3])], "/".join(parts[4:]), shown)
 
 
 def why_untouched(cluster: Mapping[str, Any]) -> str:
@@ -321,6 +347,7 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
 
     def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
         self.client, self.paths, clock = client, paths, clock or SystemClock()
+        client.logs_outages = True
         self._watch = PodWatch(client, paths, clock)
         self.scaler = Scaler(client, paths, self._watch.pods, clock)
         self.effects = KubeEffects(client, paths)
@@ -358,23 +385,30 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
             installs_runtime=True,
             resizable=self.effects.can_resize and bool(resize_limits(cluster)[0]),
             idle_policies=self.effects.idle_policies,
+            refills_minimums=True,
         )
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         """Returns the pods that have not ended; one that is being deleted stays until it is gone.
 
-        One that was being deleted when it was first seen is no answer to a request, and is left out.
+        One that was being deleted when it was first seen is no answer to a request, and is left out. So is
+        one that came after the RayCluster was read: an edit that the loop does not know may ask for it.
         """
         self.scaler.wake()
-        pods = self._watch.pods()
+        pods, confirmed = self._watch.pods(), self.scaler.confirmed
+        if confirmed is None:
+            raise PodsNotKnown(f"the RayCluster {self.paths.cluster} was not read since its pods were listed")
+        own = self.scaler.named()
         for name, pod in pods.items():
-            if pod.ended or pod.leaving:
+            if (pod.ended or pod.leaving) and name not in own:
                 what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
                 self._changes.log(logging.WARNING, name, f"pod {name} {what}")
         shown = {
-            name for name, pod in pods.items() if pod.is_living or (name in self._shown and not pod.ended)
+            name
+            for name, pod in pods.items()
+            if (pod.is_living and name in confirmed) or (name in self._shown and not pod.ended)
         }
-        self._shown = shown
+        self._shown, self.scaler.listed = shown, frozenset(shown)
         return {CloudId(name): pods[name].machine for name in pods if name in shown}
 
     def read(self) -> NoticeReport:

@@ -80,6 +80,7 @@ _TPU_GENERATIONS = {
 _ONE_CORE_PER_CHIP = ("v5litepod", "v6e")
 _NAMED = ("CPU", "GPU", "TPU", "memory")
 _NEVER = "object_store_memory"
+_OVERRIDDEN = ("num-cpus", "num-gpus", "memory", "resources")
 
 
 class GroupReader:
@@ -112,17 +113,22 @@ class GroupReader:
                 "has no CPUs: set resources.limits.cpu of its first container, or num-cpus in rayStartParams",
                 path=self._where,
             )
-        found = {"CPU": cpu}
+        found, custom = {"CPU": cpu}, self._custom()
+        tpus = self._first(("TPU", "", _TPU))
         for name, value in (
             ("memory", self._first(("memory", "memory", "memory"))),
             ("GPU", self._gpus()),
-            ("TPU", self._first(("TPU", "", _TPU))),
+            ("TPU", tpus if "TPU" in self._own else custom.pop("TPU", tpus)),
         ):
             if value:
                 found[name] = value
         if found.get("TPU"):
             found.update(self._tpu_head())
-        return {**found, **self._custom()}
+        overridden = [key for key in _OVERRIDDEN if self._own and key in self._params]
+        if overridden:
+            text = f"{self._where}.resources takes precedence over rayStartParams ({', '.join(overridden)})"
+            self._warn(f"{text}: remove one of them")
+        return {**found, **custom}
 
     def _first(self, keys: tuple[str, str, str]) -> int | None:
         """Returns the first that is given: by the group, for `ray start`, the container's limit, request."""
@@ -186,7 +192,8 @@ class GroupReader:
         text = str(given).strip().strip("'\"").replace("\\", "")
         try:
             found = json.loads(text)
-            items = {str(key): int(value) for key, value in found.items() if key not in (*_NAMED, _NEVER)}
+            dropped = (*(name for name in _NAMED if name != "TPU"), _NEVER)
+            items = {str(key): int(value) for key, value in found.items() if key not in dropped}
         except (ValueError, TypeError, AttributeError):
             raise ConfigError(
                 f"{given!r} is not JSON of whole numbers",
@@ -314,10 +321,9 @@ def _type(group: Plain, where: str, warn: Warn) -> dict[str, Any]:
     least, most = _number(group, "minReplicas", where, 0), _number(group, "maxReplicas", where, MANY)
     if group.get("suspend") is True:  # of a RayJob: the operator removes its pods
         least = most = 0
-    if least > most:
-        raise ConfigError(
-            f"minReplicas {least} is above maxReplicas {most}", path=where, fix="fix one of them"
-        )
+    if least > most:  # as the operator does
+        warn(f"{where}: minReplicas {least} is above maxReplicas {most}: {most} is used; fix one of them")
+        least = most
     found: dict[str, Any] = {
         "resources": reader.resources(),
         "labels": reader.labels(),

@@ -34,7 +34,7 @@ class WorkerGroup(Struct, frozen=True, kw_only=True):
     least: int = 0
     most: int | None = None
     hosts: int = 1
-    strategy: Plain = field(default_factory=dict)
+    strategy: Plain | None = None  # None: the group has no `scaleStrategy`
     suspended: bool = False
 
     @property
@@ -44,8 +44,15 @@ class WorkerGroup(Struct, frozen=True, kw_only=True):
     @property
     def to_delete(self) -> tuple[str, ...]:
         """Returns the names that the operator is told to delete."""
-        named = self.strategy.get("workersToDelete") or ()
+        named = (self.strategy or {}).get("workersToDelete") or ()
         return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """Returns who forbids that the group grows; a gate that cannot be read forbids it as well."""
+        listed = (self.strategy or {}).get("scaleGate") or []
+        gates = listed if isinstance(listed, list) else [listed]
+        return tuple(str(one.get("name") if isinstance(one, Mapping) else one) for one in gates)
 
 
 def worker_groups(cluster: Plain) -> dict[str, WorkerGroup]:
@@ -57,14 +64,15 @@ def worker_groups(cluster: Plain) -> dict[str, WorkerGroup]:
         name = group.get("groupName") if isinstance(group, Mapping) else None
         if isinstance(name, str) and name:
             strategy = group.get("scaleStrategy")
+            least, most = _count(group.get("minReplicas")) or 0, _count(group.get("maxReplicas"))
             found[name] = WorkerGroup(
                 index=index,
                 name=name,
                 replicas=_count(group.get("replicas")),
-                least=_count(group.get("minReplicas")) or 0,
-                most=_count(group.get("maxReplicas")),
+                least=least if most is None else min(least, most),  # as the operator cuts it
+                most=most,
                 hosts=max(1, _count(group.get("numOfHosts")) or 1),
-                strategy=strategy if isinstance(strategy, Mapping) else {},
+                strategy=strategy if isinstance(strategy, Mapping) else None,
                 suspended=group.get("suspend") is True,
             )
     return found
@@ -80,6 +88,7 @@ class PatchRequest(Struct, frozen=True, kw_only=True):
     launches: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
     ends: Collection[str] = ()
     spare: Mapping[str, int] = field(default_factory=dict)  # per group: pods that come and nobody waits for
+    unlisted: Collection[str] = ()  # pods that the loop did not know of: for it they still come
 
 
 class ScalePatch(Struct, frozen=True, kw_only=True):
@@ -90,6 +99,8 @@ class ScalePatch(Struct, frozen=True, kw_only=True):
     unknown: Mapping[RequestId, Mapping[str, int]] = field(
         default_factory=dict
     )  # of groups that are not there
+    gated: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)  # of groups with a gate
+    ownerless: Mapping[str, str] = field(default_factory=dict)  # to end, of groups that are not there
     held: frozenset[str] = frozenset()  # to end, but other hosts of their slice are in use
     spare: Mapping[str, int] = field(default_factory=dict)
 
@@ -115,21 +126,24 @@ def guards(cluster: Plain, operations: Sequence[Operation], *, by_version: bool)
     """Returns the operations behind tests that refuse the patch when the object is another by now.
 
     By version every change of the object counts, also of its status. By value only what is written counts:
-    for clusters whose operator writes the status faster than a patch can follow.
+    for clusters whose operator writes the status faster than a patch can follow. No value shows that a
+    `scaleStrategy` is still missing, and a gate that another controller adds meanwhile must stay.
     """
-    if by_version:
+    tests: list[Operation] = []
+    if by_version or any(operation["path"].endswith("/scaleStrategy") for operation in operations):
         version = cluster.get("metadata", {}).get("resourceVersion", "")
         return [_op("test", "/metadata/resourceVersion", version), *operations]
-    tests: list[Operation] = []
     listed = cluster["spec"]["workerGroupSpecs"]
     for operation in operations:
         parts = operation["path"].split("/")
         if parts[1] != "spec":
             continue
-        group, key = listed[int(parts[3])], parts[4]
+        group, value = listed[int(parts[3])], listed[int(parts[3])]
         tests.append(_op("test", "/".join([*parts[:4], "groupName"]), group.get("groupName")))
-        if key in group:
-            tests.append(_op("test", operation["path"], group[key]))
+        for key in parts[4:]:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            tests.append(_op("test", operation["path"], value))
     return [*tests, *operations]
 
 
@@ -143,9 +157,10 @@ class _Builder:
         self._launches = {r: dict(shape) for r, shape in request.launches.items() if r not in done}
         self._fresh = tuple(self._launches)
         self._ends = frozenset(request.ends)
-        self._spare = dict(request.spare)
+        self._spare, self._unlisted = dict(request.spare), frozenset(request.unlisted)
         self._operations: list[Operation] = []
         self._refused: dict[RequestId, dict[str, int]] = {}
+        self._gated: dict[RequestId, dict[str, int]] = {}
         self._held: set[str] = set()
         named = {name for group in self.groups.values() for name in group.to_delete}
         self._living: dict[str, list[Pod]] = {}
@@ -156,9 +171,12 @@ class _Builder:
     def change(self, group: WorkerGroup) -> None:
         """Adds what one group needs."""
         asked = {r: shape[group.name] for r, shape in self._launches.items() if shape.get(group.name)}
-        if group.suspended:
+        if group.suspended or group.gates:
             for request_id, count in asked.items():
-                self._refused.setdefault(request_id, {})[group.name] = count
+                refused = self._refused if group.suspended else self._gated
+                refused.setdefault(request_id, {})[group.name] = count
+            asked = {}
+        if group.suspended:
             return
         going = self._going(group)
         # How many replicas the pods are; a pod without a slice is one.
@@ -167,9 +185,12 @@ class _Builder:
         pending = [name for name in group.to_delete if name in self._pods]
         names = [*pending, *(pod.name for pod in going)]
         self._set(group, "replicas", replicas, group.replicas, changed=replicas != group.current)
-        if tuple(names) != group.to_delete:
-            value = {**group.strategy, "workersToDelete": names}
-            self._set(group, "scaleStrategy", value, group.strategy or None, changed=True)
+        if tuple(names) != group.to_delete:  # alone: other fields of the strategy have other owners
+            if group.strategy is None:
+                self._set(group, "scaleStrategy", {"workersToDelete": names}, None, changed=True)
+            else:
+                before = group.strategy.get("workersToDelete")
+                self._set(group, "scaleStrategy/workersToDelete", names, before, changed=True)
 
     def _going(self, group: WorkerGroup) -> list[Pod]:
         """Returns the pods to name: whole slices only, once all their hosts may go."""
@@ -185,10 +206,11 @@ class _Builder:
         """Returns the new replicas. What the operator makes for a minimum above them nobody has asked for."""
         if not asked and not fewer:
             return group.current
-        living = len(self._living.get(group.name, ()))
+        pods = self._living.get(group.name, ())
+        living, unlisted = len(pods), sum(pod.name in self._unlisted for pod in pods)
         base = max(group.current, group.least, math.ceil(living / group.hosts))
         most = base if group.most is None else min(base, group.most)
-        coming = max(0, most * group.hosts - living)
+        coming = max(0, most * group.hosts - living + unlisted)
         # A request that is made again after a while waits for pods that are in the replicas already.
         again = min(coming, sum(count for r, count in asked.items() if attempt_of(r) > 1))
         for_minimum = max(0, group.least - group.current) * group.hosts
@@ -202,7 +224,9 @@ class _Builder:
         refused = min((more - granted) * group.hosts, bought)
         self._refuse(group, asked, refused)
         self._spare[group.name] = spare - (wanted - bought) + granted * group.hosts - (bought - refused)
-        return max(0, total - over)
+        total = max(0, total - over)
+        # The owner of a gate may have lowered the replicas below the pods that are there.
+        return min(total, group.current) if group.gates else total
 
     def _refuse(self, group: WorkerGroup, asked: Mapping[RequestId, int], count: int) -> None:
         """The newest requests are the ones that are too many."""
@@ -231,9 +255,13 @@ class _Builder:
             self._operations.append(_op("add", "/metadata/annotations", {REQUESTS: text}))
 
     def _granted(self, request_id: RequestId) -> dict[str, int]:
-        refused = self._refused.get(request_id, {})
+        refused, gated = self._refused.get(request_id, {}), self._gated.get(request_id, {})
         shape = self._launches[request_id].items()
-        return {name: count - refused.get(name, 0) for name, count in shape if name in self.groups}
+        return {
+            name: count - refused.get(name, 0) - gated.get(name, 0)
+            for name, count in shape
+            if name in self.groups
+        }
 
     def result(self) -> ScalePatch:
         unknown = {
@@ -243,7 +271,13 @@ class _Builder:
         return ScalePatch(
             operations=tuple(self._operations),
             refused=self._refused,
+            gated=self._gated,
             unknown={request_id: shape for request_id, shape in unknown.items() if shape},
+            ownerless={
+                name: pod.group
+                for name, pod in self._pods.items()
+                if name in self._ends and pod.is_living and pod.is_worker and pod.group not in self.groups
+            },
             held=frozenset(self._held),
             spare={name: count for name, count in self._spare.items() if count > 0},
         )

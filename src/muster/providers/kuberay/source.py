@@ -16,16 +16,17 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.base.log import OnChange
-from muster.cluster.model import ClusterSpec
-from muster.config.schema import ClusterConfig
+from muster.cluster.model import ClusterSpec, NodeType
+from muster.config.schema import MANY, ClusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError, ProviderMisconfigured
 from muster.providers.kuberay.client import TIMEOUT_S, KubeClient, KubePaths
 from muster.providers.kuberay.credentials import SERVICE_ACCOUNT, from_kubeconfig, in_cluster
-from muster.providers.kuberay.effects import idle_options
+from muster.providers.kuberay.effects import IDLE, idle_options
 from muster.providers.kuberay.pod_resize import ANNOTATION, resize_limits
 from muster.providers.kuberay.provider import KubeRayProvider
 from muster.providers.kuberay.ray_cluster import SETTINGS, cluster_config
+from muster.providers.kuberay.scaling import WorkerGroup, worker_groups
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +60,10 @@ class RayClusterSource:
                 self._problem = ""
             except ConfigError as problem:
                 self._problem = f"{problem} (the last good configuration stays in force)"
+                self._spec = _with_limits(self._spec, found)
         if self._problem or cluster.problem is None or cluster.age_s() < OLD_S:
             return self._spec, self._problem
-        return self._spec, f"the RayCluster was last read {cluster.age_s():.0f} s ago: {cluster.problem}"
+        return self._spec, f"the RayCluster was not read for {OLD_S:g} s and more: {cluster.problem}"
 
     @property
     def config(self) -> ClusterConfig:
@@ -85,8 +87,9 @@ class RayClusterSource:
         limits, problems = resize_limits(found)
         for problem in problems:
             self._warn(problem)
+        gates = {name: group.gates for name, group in worker_groups(found).items()}
         types = tuple(
-            replace(known, resize=limits[known.name]) if known.name in limits else known
+            replace(known, resize=limits.get(known.name), gates=gates.get(known.name, ()))
             for known in spec.node_types
         )
         try:
@@ -104,11 +107,32 @@ class RayClusterSource:
         self._changes.log(logging.WARNING, text, text)
 
 
+def _with_limits(spec: ClusterSpec, found: Mapping[str, Any]) -> ClusterSpec:
+    """Returns the spec with the limits of an edit that is not used otherwise: the operator follows them."""
+    groups = worker_groups(found)
+    types = [
+        _limited(known, groups[known.name]) if known.name in groups else known for known in spec.node_types
+    ]
+    more = sum(one.max_nodes for one in types) - sum(one.max_nodes for one in spec.node_types)
+    return replace(
+        spec,
+        node_types=tuple(types),
+        max_nodes=None if spec.max_nodes is None else min(MANY, spec.max_nodes + more),
+    )
+
+
+def _limited(known: NodeType, group: WorkerGroup) -> NodeType:
+    most = 0 if group.suspended else MANY if group.most is None else group.most * group.hosts
+    least = min(most, group.least * group.hosts)
+    return replace(known, min_nodes=least, max_nodes=min(MANY, most), gates=group.gates)
+
+
 def _identity(cluster: Mapping[str, Any]) -> object:
     """Returns what the configuration depends on: the generation counts changes of the spec."""
     metadata = cluster.get("metadata") or {}
     notes = metadata.get("annotations") or {}
-    return metadata.get("uid"), metadata.get("generation"), notes.get(SETTINGS), notes.get(ANNOTATION)
+    own = tuple(notes.get(key) for key in (SETTINGS, ANNOTATION, IDLE))
+    return metadata.get("uid"), metadata.get("generation"), own
 
 
 def connect(

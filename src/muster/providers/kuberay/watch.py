@@ -21,7 +21,7 @@ import msgspec
 from muster.base.clock import Clock
 from muster.base.log import OnChange
 from muster.base.untrusted import error_text
-from muster.providers.kuberay.client import EventStream, KubeClient, KubeError, KubePaths
+from muster.providers.kuberay.client import EventStream, KubeClient, KubeError, KubePaths, KubeUnreachable
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class ClusterWatch(ResourceWatch):
                 " deploy/kuberay/role.yaml has the verb",
             )
             return DENIED_S
-        if code != EXPIRED:
+        if code != EXPIRED and not isinstance(error, KubeUnreachable):  # which the client logs
             text = f"the RayCluster cannot be watched: {error_text(error)}"
             self._changes.log(logging.WARNING, "watch", text)
         return None
