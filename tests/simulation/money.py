@@ -137,17 +137,16 @@ class PurchasesAreExplained:
     """
 
     def __init__(self) -> None:
-        self._wanted = self._explained = 0
+        self._wanted = self._explained = self._restores = 0
         self._held: set[CloudId] = set()  # machines that a requested record ever had
         self._let_go: set[CloudId] = set()  # of these, the ones whose record ended and was explained
-        self._heads = 0
         self._most: dict[str | None, float] = {}  # the highest limit so far of each type; None: the cluster's
         self._heads = 0
         self._forgotten: dict[str | None, float] = {}  # machines above a limit when a new head started
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
-        if len(cluster.restored_at) != self._heads:  # what was leaving is without a record until it is listed
-            self._heads = len(cluster.restored_at)
+        if len(cluster.restored_at) != self._restores:  # what was leaving has no record until it is listed
+            self._restores = len(cluster.restored_at)
             self._let_go |= self._held - {i.cloud_id for i in cluster.store.live.values() if i.cloud_id}
         given_back = {cloud_id for _, cloud_id in cluster.cloud.terminated}
         for commit in cluster.store.commits:
@@ -203,26 +202,28 @@ class PurchasesAreExplained:
         paid = [m for m in cluster.cloud.alive() if m.cloud_id not in given_back]
         leaving = {i.cloud_id for i in cluster.store.live.values() if _is_leaving(i)}
         late = self._late(cluster)
-        paid = [m for m in paid if m.cloud_id not in leaving and m.cloud_id not in late]
-        counts = Counter[str | None](machine.node_type for machine in paid)
-        counts[None] = len(paid)
-        for name in self._above(cluster, counts):
+        staying = [m for m in paid if m.cloud_id not in leaving and m.cloud_id not in late]
+        counts = _by_type(staying)
+        for name in self._above(cluster, counts, _by_type(paid)):
             which = "the maximum of the cluster" if name is None else "its maximum"
             what = "machines" if name is None else f"machines of {name}"
             yield f"{counts[name]} {what} are paid for, {which} is {self._most.get(name, 0):g}"
 
-    def _above(self, cluster: FaultyCluster, counts: Counter[str | None]) -> list[str | None]:
+    def _above(
+        self, cluster: FaultyCluster, counts: Counter[str | None], paid: Counter[str | None]
+    ) -> list[str | None]:
         """Returns the types, or None for the cluster, of which too many are paid for.
 
         A head that starts from an older ledger has forgotten which machines came late or were on their way
-        out, so they count as staying again: then, and until they are gone, the number must not grow.
+        out, so they count as staying again once they are listed: until they are gone, there may be as many
+        as were paid for then.
         """
-        over = {name: max(0.0, count - self._most.get(name, 0)) for name, count in counts.items()}
+        over = {name: max(0.0, count - self._most.get(name, 0)) for name, count in paid.items()}
         if len(cluster.restored_at) != self._heads:
             self._heads, self._forgotten = len(cluster.restored_at), over
-        found = [name for name, more in over.items() if more > self._forgotten.get(name, 0.0)]
         self._forgotten = {n: min(more, self._forgotten.get(n, 0.0)) for n, more in over.items()}
-        return found
+        most = {name: self._most.get(name, 0) + self._forgotten.get(name, 0.0) for name in counts}
+        return [name for name, count in counts.items() if count > most[name]]
 
     def _raise_limit(self, name: str | None, limit: float) -> None:
         self._most[name] = max(self._most.get(name, 0), limit)
@@ -241,6 +242,13 @@ class PurchasesAreExplained:
             elif machine.cloud_id not in self._held or machine.cloud_id in self._let_go:
                 late.add(machine.cloud_id)
         return late
+
+
+def _by_type(machines: list[CloudMachine]) -> Counter[str | None]:
+    """Counts machines by type, and under None all of them."""
+    found = Counter[str | None](machine.node_type for machine in machines)
+    found[None] = len(machines)
+    return found
 
 
 def _taken_again(cluster: FaultyCluster) -> int:
@@ -399,10 +407,10 @@ class SpendAddsUp:
         if not missed or (is_known and record.state is not _S.TERMINATED):
             return
         since = max(missed[0], self._given_back[record.instance_id]) if is_known else missed[0]
-        due = since + cluster.spec.spec.timeouts.listing_grace_s
+        # A head is not terminated: its record ends once its node is given up, a grace after that.
+        due = since + cluster.spec.spec.timeouts.listing_grace_s * (1 + (machine.kind is NodeKind.HEAD))
         due += cluster.stood_still_s(since)  # the grace is counted by the controller's clock
-        # The record of a lost head ends with the list after the report that gave its node up.
-        if sum(due < at < now for at in missed) > MOST_OVERDUE + (machine.kind is NodeKind.HEAD):
+        if sum(due < at < now for at in missed) > MOST_OVERDUE:
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
 
 

@@ -49,6 +49,7 @@ FOUND = {
     7203253: "a budget reckons with a machine that is gone and still listed",
     7203455: "a head that names another machine is not taken to run on that one, tagged or not",
     8200054: "a listed machine that a node of another type had named swaps its type with its request",
+    8200253: "without a list, a node with a cloned id is placed by the ip of a machine that was listed last",
     7200328: "no machine times out by a report older than the time in which nobody looked",
 }
 

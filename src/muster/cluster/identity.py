@@ -89,15 +89,15 @@ def find_unplaced(
     made of a running machine. Then the machine is the one that has the node's ip, if the list shows just one.
     A node whose machine no list has shown may have a cloned id, and be on a machine whose ip is not known.
     """
-    placed = {i.node_id: i for i in records if not i.provisional}
+    placed = {i.node_id: i.cloud_id for i in records if not i.provisional}
     live = [n for n in report.nodes if n.status is not NodeStatus.DEAD]
-    left = [n for n in live if n.node_id not in placed]
-    claimed, by_ip = set[CloudId | None]({None}), dict[str, CloudId | None]()
-    if left:
-        there = [n for n in live if n.node_id in placed]
-        claimed.update(name for n in there for name in (n.cloud_id, placed[n.node_id].cloud_id))
-        for m in cloud.values():
-            by_ip[m.internal_ip] = None if m.internal_ip in by_ip or not m.internal_ip else m.cloud_id
+    by_ip = dict[str, CloudId | None]()
+    for m in cloud.values():
+        by_ip[m.internal_ip] = None if m.internal_ip in by_ip or not m.internal_ip else m.cloud_id
+    there = [n for n in live if n.node_id in placed]
+    claimed = {None, *(n.cloud_id for n in there), *(placed[n.node_id] for n in there)}
+    # One with the ip of another machine than its record's is on that one, and cannot always be moved there.
+    left = [n for n in live if n.node_id not in placed or by_ip.get(n.ip) not in (None, placed[n.node_id])]
     found: dict[str, UnplacedNode] = {
         n.node_id: UnplacedNode(
             since=before[n.node_id].since if n.node_id in before else now,
@@ -146,14 +146,13 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
 
 
 def type_of(machine: CloudInstance, config: Mapping[str, NodeType]) -> str:
-    """Returns the machine's type: that of its launch hash, where just one type has it and its tag is another.
+    """Returns the machine's type: the one that has its launch hash, else what its tag says.
 
     Only what we launched has a request id, and the hash of its type.
     """
     alike = [t.name for t in config.values() if t.launch_hash and t.launch_hash == machine.launch_hash]
     is_ours = machine.request_id is not None and machine.kind is not NodeKind.UNMANAGED
-    is_wrong = machine.node_type in config and machine.node_type not in alike
-    return alike[0] if is_ours and is_wrong and len(alike) == 1 else machine.node_type
+    return alike[0] if is_ours and len(alike) == 1 else machine.node_type
 
 
 def as_requested(

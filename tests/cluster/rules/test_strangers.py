@@ -289,6 +289,25 @@ def test_a_node_with_a_cloned_id_may_have_lived_next_to_one_that_was_taken_for_i
     assert tick(replace(later, runtime=unnamed))[0]["a"] == "TERMINATING"
 
 
+def test_a_machine_that_a_moved_node_leaves_is_held_for_a_node_that_a_third_record_follows():
+    """Seed 8101757 of EC2: three nodes named each other's machines."""
+    records = [
+        record("a", S.RAY_RUNNING, node_id="n-b"),
+        record("b", S.RAY_RUNNING, node_id="n-c"),
+        record("c", S.ALLOCATED),
+    ]
+    machines, nodes = zip(at("a"), at("b", cloud_id="c-a"), at("c", cloud_id="c-b"), strict=True)
+    seen = world(records, machines=machines, nodes=nodes[1:])
+    assert tick(seen)[0] == {"a": "RAY_RUNNING", "b": "RAY_STOPPED", "c": "RAY_RUNNING"}
+
+
+def test_of_two_nodes_with_one_id_the_one_with_the_ip_is_on_the_machine():
+    """Seed 8101730 of EC2: the other came first, and its own machine was given up."""
+    nodes = [node("x", cloud_id="c-a", ip="10.0.0.9"), node("y", cloud_id="c-a", ip="10.0.0.1")]
+    seen = world([record("a", S.ALLOCATED)], machines=[at("a")[0]], nodes=nodes)
+    assert after(seen, reconcile(seen))["a"].node_id == "n-y"
+
+
 def test_a_node_with_the_ip_and_the_type_of_another_machine_is_on_that_one():
     """Seed 8100541 of EC2: the machine that it names had lost its node, and no list had shown its ip."""
     gpu = replace(at("b")[0], node_type="gpu")
@@ -403,6 +422,17 @@ def test_a_machine_that_a_node_of_another_type_had_named_has_the_type_of_its_req
     known = after(seen, tick(seen)[1])
     types = {name: (known[name].launch_request_id, known[name].node_type) for name in "ab"}
     assert types == {"a": ("r-2", "gpu"), "b": ("r-1", "cpu")}
+
+
+@pytest.mark.parametrize("cloud", [None, ...])
+def test_a_restarted_node_with_a_cloned_id_is_on_its_machine_also_without_a_list(cloud):
+    shown, first = at("a")
+    drained = record("a", S.RAY_STOPPING, stop_cause=StopCause.BUDGET, internal_ip=first.ip)
+    nodes = [replace(first, status=NodeStatus.DEAD), node("x", cloud_id="c-gone", ip=first.ip)]
+    seen = world([drained], machines=[shown], nodes=nodes)
+    seen = seen if cloud is ... else replace(seen, cloud=cloud)
+    _, plan = tick(seen)
+    assert ([r.cloud_id for r in created(seen, plan)], plan.actions) == (["c-a"], ())
 
 
 # Two records with one address.

@@ -38,6 +38,18 @@ FOUND = {
     310147: "a cancelled machine that an unmatched node held left room for another, above the maximum",
     340302: "a machine that had lost a node of another machine was terminated under its own",
     350105: "a node that named a machine died: the unmatched node on that machine no longer held it",
+    7000165: "a node with the id of an occupied machine did not hold its own, whose ip no list had shown",
+    950174: "(the checker) a node that no record follows, with a cloned id, may be on any machine",
+    950248: "a node was moved to its own machine: the node of the machine that it left did not hold that one",
+    360060: "the record had no ip in a tick without a list: a dead node with a cloned id was taken for its own",
+    7100118: "(the checker) a cancelled machine that serves takes room of its offer",
+    7100244: "a machine of a request for two types was adopted with the tag of the other one",
+    8100025: "(the checker) a machine that is only held for an unmatched node tries no set-up",
+    8100541: "a node with the ip and the type of another machine was put on the machine that it named",
+    8100874: "a node with the id of somebody's machine did not hold its own, whose ip was not known",
+    8101250: "a node was taken to have lived next to one of another machine, which had the id of its own",
+    8101728: "(the checker) what a new head had forgotten was not counted as forgotten",
+    8101730: "of two nodes with one id, the one without the machine's ip came first and got it",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 

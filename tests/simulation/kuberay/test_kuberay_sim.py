@@ -12,7 +12,14 @@ from muster.providers.kuberay import scaling
 # took nodes joined by hand for pods (272, 322) and gave up busy pods (252, 688), a pod that grew forever
 # after the right to resize was lost (544). The checker was wrong about 11100 and 11971: a change of size was
 # called late in a tick that saw the machine or its node, not both.
-SEEDS = (*range(length(4, 500)), 15, 39, 252, 272, 322, 544, 688, 11100, 11971)
+FOUND = (
+    *(15, 39, 252, 272, 322, 544, 688, 11100, 11971),
+    950274,  # a partial report: a node that had ended was forgotten, and taken for that of another machine
+    360010,  # a machine had the type of a node that named it, so its own node did not hold it
+    *(7000108, 7100268),  # (the checker) the record of a lost head ends after two graces
+    7100023,  # (the checker) a node with a cloned id may be on any machine
+)
+SEEDS = (*range(length(4, 500)), *FOUND)
 
 
 @pytest.mark.slow

@@ -53,6 +53,7 @@ FOUND = (
     1472,
     2541,
     2792,
+    7000135,  # (the checker) a new head took a host for a request whose own host did not answer
 )
 
 

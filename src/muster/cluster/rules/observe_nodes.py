@@ -197,6 +197,8 @@ class _Owners:
         self._draft, self._listed = draft, draft.snapshot.cloud or {}
         on_cloud = (i for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD)
         self.by_cloud: dict[CloudId | None, Instance] = {i.cloud_id: i for i in on_cloud}
+        last = {name for name, i in self.by_cloud.items() if i.missing_since is None}
+        self._shown: Collection[CloudId | None] = last if draft.snapshot.cloud is None else self._listed
 
     @cached_property
     def _ips(self) -> Mapping[str, list[Instance]]:
@@ -223,8 +225,8 @@ class _Owners:
             found = self._by_ip(node)
             return found, None if found is None and self._is_second(node) else cloud_id
         is_of_named = is_of_type(node.node_type, named, self._listed) and (is_head(named) or not node.is_head)
-        ips, is_free = known_ips(named, self._listed), node.ip not in self._ips  # no known machine has it
-        if node.ip in ips or (is_of_named or is_free if not ips else is_of_named and is_free and not is_dead):
+        ips = known_ips(named, self._listed)
+        if node.ip in ips or (not ips and (is_of_named or node.ip not in self._ips)):
             return named, cloud_id
         if is_dead:
             return None, None
@@ -242,7 +244,7 @@ class _Owners:
         Ips are used again, so a listed machine comes first. A node that names a machine which no list shows
         is matched to a listed one only.
         """
-        if node.cloud_id is not None and node.cloud_id in self._listed:
+        if node.cloud_id is not None and node.cloud_id in self._shown:
             return None
         free = []
         owners = (self.by_cloud[i.cloud_id] for i in self._ips.get(node.ip, ()))  # by now, perhaps an heir
@@ -251,14 +253,14 @@ class _Owners:
             has_live_node = other is not None and other.status is not NodeStatus.DEAD
             if is_of_type(node.node_type, instance, self._listed) and not has_live_node:
                 free.append(instance)
-        shown = [i for i in free if i.cloud_id in self._listed]
+        shown = [i for i in free if i.cloud_id in self._shown]
         found = shown or (free if node.cloud_id is None else [])
         return found[0] if len(found) == 1 else None
 
     def _is_second(self, node: NodeReport) -> bool:
         """Returns whether it names a machine that no list shows, and has the ip of one with another node."""
-        known = (i for i in self._ips.get(node.ip, ()) if i.cloud_id in self._listed and not node.is_head)
-        is_named = node.cloud_id is None or node.cloud_id in self._listed
+        known = (i for i in self._ips.get(node.ip, ()) if i.cloud_id in self._shown and not node.is_head)
+        is_named = node.cloud_id is None or node.cloud_id in self._shown
         return not is_named and any(is_of_type(node.node_type, i, self._listed) for i in known)
 
 
