@@ -93,14 +93,12 @@ def drain_of(instance: Instance, request_id: str, cause: StopCause, deadline_s: 
     )
 
 
-def resize_of(instance: Instance, request_id: str, size: Resources) -> Resize:
+def resize_of(instance: Instance, fresh_id: str, size: Resources) -> Resize:
     """Returns the change of the size of a record's machine."""
-    assert instance.cloud_id is not None
+    cloud_id = instance.cloud_id
+    assert cloud_id is not None
     return Resize(
-        request_id=RequestId(request_id),
-        instance_id=instance.instance_id,
-        cloud_id=instance.cloud_id,
-        desired=size,
+        request_id=RequestId(fresh_id), instance_id=instance.instance_id, cloud_id=cloud_id, desired=size
     )
 
 
