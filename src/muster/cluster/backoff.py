@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
+from muster.base.ids import RequestId
 from muster.cluster.model import NEEDS_USER_ACTION, Backoff, FailureKind, Instance, LaunchFailure, health_key
-from muster.cluster.plan import base_id
+from muster.cluster.plan import attempt_of, base_id
 from muster.cluster.snapshot import FailedLaunch, TypeHealth
 from muster.cluster.states import InstanceState
 
@@ -141,3 +143,27 @@ def failures_by_key(
         for name in (offer, *failure.also):
             newest[health_key(failure.node_type, name)] = failure
     return newest
+
+
+def after_refusals(
+    health: Mapping[str, TypeHealth],
+    failures: Collection[LaunchFailure],
+    records: Iterable[Instance],
+    now: float,
+    policy: Backoff,
+) -> dict[str, TypeHealth]:
+    """Returns the health of each type or offer that was refused."""
+    return {
+        name: after_failure(health.get(name, TypeHealth()), f.kind, f.message, now, policy, f.pause_s)
+        for name, f in failures_by_key(failures, records).items()
+    }
+
+
+def by_attempt(failures: Iterable[LaunchFailure]) -> dict[tuple[RequestId, int, str], deque[LaunchFailure]]:
+    """Returns the refusals by request, attempt and type, without those of repeats that may have worked."""
+    found: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
+    for failure in failures:
+        call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
+        if not failure.is_repeat:
+            found.setdefault(call, deque()).append(failure)
+    return found

@@ -80,6 +80,28 @@ class ResizeNode(Struct, frozen=True, kw_only=True, tag="resize-node"):
     desired: Resources
 
 
+def drain_of(instance: Instance, request_id: str, cause: StopCause, deadline_s: float, message: str) -> Drain:
+    """Returns the drain of a record's node."""
+    assert instance.node_id is not None
+    return Drain(
+        request_id=RequestId(request_id),
+        instance_id=instance.instance_id,
+        node_id=instance.node_id,
+        cause=cause,
+        deadline_s=deadline_s,
+        message=message,
+    )
+
+
+def resize_of(instance: Instance, fresh_id: str, size: Resources) -> Resize:
+    """Returns the change of the size of a record's machine."""
+    cloud_id = instance.cloud_id
+    assert cloud_id is not None
+    return Resize(
+        request_id=RequestId(fresh_id), instance_id=instance.instance_id, cloud_id=cloud_id, desired=size
+    )
+
+
 class EndCluster(Struct, frozen=True, kw_only=True, tag="end-cluster"):
     """An EndCluster suspends or deletes the whole cluster; one that an earlier tick decided is void."""
 

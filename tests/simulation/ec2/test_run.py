@@ -41,7 +41,7 @@ FOUND = {
     7000165: "a node with the id of an occupied machine did not hold its own, whose ip no list had shown",
     950174: "(the checker) a node that no record follows, with a cloned id, may be on any machine",
     950248: "a node was moved to its own machine: the node of the machine that it left did not hold that one",
-    360060: "the record had no ip in a tick without a list: a dead node with a cloned id was taken for its own",
+    360060: "without a list the record had no ip: a dead node with a cloned id was taken for its own",
     7100118: "(the checker) a cancelled machine that serves takes room of its offer",
     7100244: "a machine of a request for two types was adopted with the tag of the other one",
     8100025: "(the checker) a machine that is only held for an unmatched node tries no set-up",

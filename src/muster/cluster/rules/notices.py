@@ -21,9 +21,8 @@ from muster.cluster.model import (
     StopCause,
     health_key,
 )
-from muster.cluster.plan import Reason
+from muster.cluster.plan import Reason, drain_of
 from muster.cluster.rules.draft import Draft, is_head
-from muster.cluster.rules.scale import ask_drain
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
@@ -172,7 +171,7 @@ def _hurry(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None
 
 def _ask(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
     draft.decided.drained_until = {**draft.decided.drained_until, notice.cloud_id: draft.now + left_s}
-    ask_drain(draft, owner, StopCause.NOTICE, left_s, text_of(notice))
+    draft.act(drain_of(owner, draft.fresh("d"), StopCause.NOTICE, left_s, text_of(notice)))
 
 
 def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:

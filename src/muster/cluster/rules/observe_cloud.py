@@ -25,12 +25,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.backoff import after_success
+from muster.cluster.backoff import after_refusals, after_success, by_attempt
 from muster.cluster.identity import as_requested, requested_types, type_of
 from muster.cluster.model import CloudInstance, Instance, NodeKind, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Reason, base_id
 from muster.cluster.rules.draft import AWAITED, MISSED_S, SERVING, Draft, fields_of_request, is_head
-from muster.cluster.rules.timeouts import fail_refused
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 _S = InstanceState
@@ -43,7 +42,7 @@ def observe_cloud(draft: Draft) -> None:
         draft.add_cluster_verdict(
             Reason.CLOUD_UNREADABLE, "the provider could not list its machines; nothing was concluded"
         )
-        fail_refused(draft)
+        _fail_refused(draft)
         _note_terminate_failures(draft)
         return
     _end_reused(draft, cloud)
@@ -64,7 +63,7 @@ def observe_cloud(draft: Draft) -> None:
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
     _bind_returned(draft, unowned)
-    fail_refused(draft)
+    _fail_refused(draft)
     _note_vanished(draft, cloud, unusual)
     _note_terminate_failures(draft)
     _adopt(draft, unowned.values())
@@ -219,6 +218,28 @@ def _reported_terms(draft: Draft, machine: CloudInstance, asked: Offer | None) -
         return {}
     found = known.offer(came.name) or replace(came, price_per_hour=known.price_per_hour)
     return {"offer": found, "price_per_hour": found.price_per_hour}
+
+
+def _fail_refused(draft: Draft) -> None:
+    """Each refused unit fails exactly one record; a batch of five with one refusal keeps four.
+
+    A late refusal of an earlier attempt does not concern the attempt under way.
+    """
+    failures, known = draft.snapshot.launch_failures, draft.snapshot.instances.values()
+    if not failures:
+        return
+    draft.decided.health |= after_refusals(
+        draft.decided.health, failures, known, draft.now, draft.spec.backoff
+    )
+    refused = by_attempt(failures)
+    for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
+        asked = len(instance.entered(_S.REQUESTED))
+        queue = refused.get((instance.launch_request_id or RequestId(""), asked, instance.node_type))
+        if queue:
+            failure = queue.popleft()
+            if failure.may_exist:
+                draft.expect_late(instance)
+            draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
 
 
 def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Sequence[Instance]) -> None:

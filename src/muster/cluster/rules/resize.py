@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from muster.base.ids import RequestId
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import FailureKind, Instance, NodeReport, ResizeFailure
-from muster.cluster.plan import Reason, Resize, ResizeNode
+from muster.cluster.plan import Reason, ResizeNode, resize_of
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState, ResizeLimits, ResizeRecord, ResizeStatus
 
@@ -172,21 +172,9 @@ class _Change:
         return replace(record, node_asked_at=self._draft.now)
 
     def _resize_machine(self, record: ResizeRecord) -> ResizeRecord:
-        ask_size(self._draft, self._instance, record.desired)
+        if self._instance.cloud_id:
+            self._draft.act(resize_of(self._instance, self._draft.fresh("z"), record.desired))
         return replace(record, asked_at=self._draft.now)
-
-
-def ask_size(draft: Draft, instance: Instance, size: Resources) -> None:
-    """Asks the provider to change the size of a machine."""
-    if instance.cloud_id:
-        draft.act(
-            Resize(
-                request_id=RequestId(draft.fresh("z")),
-                instance_id=instance.instance_id,
-                cloud_id=instance.cloud_id,
-                desired=size,
-            )
-        )
 
 
 def _without_change(record: ResizeRecord) -> ResizeRecord:

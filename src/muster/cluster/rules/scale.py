@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from muster.base.ids import InstanceId, RequestId
+from muster.base.ids import InstanceId
 from muster.base.resources import Resources
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.model import Instance, NodeStatus, StopCause
-from muster.cluster.plan import Drain
+from muster.cluster.plan import drain_of, resize_of
 from muster.cluster.planner.request import Removal
 from muster.cluster.rules.draft import STAYING, Draft, is_head
-from muster.cluster.rules.resize import ask_size
 from muster.cluster.states import InstanceState, ResizeRecord
 
 _S = InstanceState
@@ -137,22 +136,7 @@ def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:
         deadline_s = 0.0
     elif removal.cause is StopCause.CONSOLIDATION:
         deadline_s = max(deadline_s, NEXT_CHECKPOINT_S)
-    ask_drain(draft, instance, removal.cause, deadline_s, removal.details)
-
-
-def ask_drain(draft: Draft, instance: Instance, cause: StopCause, deadline_s: float, message: str) -> None:
-    """Asks the runtime to drain the node of a record."""
-    assert instance.node_id is not None
-    draft.act(
-        Drain(
-            request_id=RequestId(draft.fresh("d")),
-            instance_id=instance.instance_id,
-            node_id=instance.node_id,
-            cause=cause,
-            deadline_s=deadline_s,
-            message=message,
-        )
-    )
+    draft.act(drain_of(instance, draft.fresh("d"), removal.cause, deadline_s, removal.details))
 
 
 def scale_up(draft: Draft) -> None:
@@ -185,4 +169,4 @@ def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
     if instance is not None and instance.cloud_id and instance.state is _S.RAY_RUNNING:
         known = instance.resize or ResizeRecord()
         draft.amend(instance, resize=replace(known, desired=size, since=draft.now, asked_at=draft.now))
-        ask_size(draft, instance, size)
+        draft.act(resize_of(instance, draft.fresh("z"), size))

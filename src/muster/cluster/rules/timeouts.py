@@ -1,30 +1,26 @@
-"""End records that make no sense, stay in a state too long or are refused, and withdraw what failed.
+"""End records that make no sense or stay in a state too long, and withdraw queued machines of what failed.
 
 `repair` runs before any other rule.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 from msgspec.structs import replace
 
-from muster.base.ids import RequestId
-from muster.cluster.backoff import after_failure, as_requested, failures_by_key, is_blocked
+from muster.cluster.backoff import after_failure, as_requested, is_blocked
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
 from muster.cluster.held_types import held_types, problem_of
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
     FailureKind,
     Instance,
-    LaunchFailure,
     NodeStatus,
     NodeType,
     StatusChange,
     StopCause,
     health_key,
 )
-from muster.cluster.plan import Reason, Subject, Verdict, attempt_of, base_id
+from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
@@ -171,35 +167,6 @@ def _blame_setups(draft: Draft) -> None:
         _blame(draft, instance, instance.details, FailureKind.SETUP)
         if is_common:
             _blame(draft, replace(instance, offer=None), instance.details, FailureKind.SETUP)
-
-
-def fail_refused(draft: Draft) -> None:
-    """Each refused unit fails exactly one record; a batch of five with one refusal keeps four.
-
-    A late refusal of an earlier attempt does not concern the attempt under way.
-    """
-    if not draft.snapshot.launch_failures:
-        return
-    refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
-    for failure in draft.snapshot.launch_failures:
-        call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
-        if not failure.is_repeat:
-            refused.setdefault(call, deque()).append(failure)
-    newest = failures_by_key(draft.snapshot.launch_failures, draft.snapshot.instances.values())
-    for name, failure in newest.items():
-        health = draft.decided.health.get(name, TypeHealth())
-        policy = draft.spec.backoff
-        draft.decided.health[name] = after_failure(
-            health, failure.kind, failure.message, draft.now, policy, failure.pause_s
-        )
-    for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
-        asked = len(instance.entered(_S.REQUESTED))
-        queue = refused.get((instance.launch_request_id or RequestId(""), asked, instance.node_type))
-        if queue:
-            failure = queue.popleft()
-            if failure.may_exist:
-                draft.expect_late(instance)
-            draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
 
 
 def _end_unpaid(draft: Draft) -> None:
