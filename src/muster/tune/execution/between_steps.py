@@ -96,7 +96,7 @@ class ExperimentSaver:
             return False
         if self._logs is None:
             return True
-        if self._mark is None or (self._mark.is_set() and ended - self._ended_at_mark > MANY_ENDED // 2):
+        if self._mark is None or (self._mark.is_set() and ended - self._ended_at_mark > MANY_ENDED // 10):
             self._mark, self._ended_at_mark = self._logs.mark(), ended
         return self._mark.wait(BACKLOG_WAIT_S if ended >= MOST_ENDED else 0)
 
@@ -124,7 +124,9 @@ class ExperimentSaver:
         ended = [encode_snapshot({"ended": chunk}) for chunk in chunks]
         encoded = self._clock.monotonic()
         if self._logs is not None and not self._logs.flush(LAST_LOG_TIMEOUT_S if is_last else LOG_TIMEOUT_S):
-            self._save_at = self._early_at = began + SAVE_SHARE * LOG_TIMEOUT_S
+            is_slow = self._clock.monotonic() - encoded >= LOG_TIMEOUT_S  # else a file cannot be written
+            self._save_at = began + SAVE_SHARE * LOG_TIMEOUT_S
+            self._early_at = began if is_slow else self._save_at
             return
         waited_s = self._clock.monotonic() - encoded
         try:
