@@ -292,7 +292,8 @@ class ProcessEngine(Engine):
         elif run.due_at is None:
             return
         due_at = self._clock.monotonic() + command.grace_s
-        run.stopping, run.grace_s, run.due_at = True, command.grace_s, min(due_at, run.due_at or due_at)
+        run.grace_s = min(command.grace_s, run.grace_s) if run.stopping else command.grace_s
+        run.stopping, run.due_at = True, min(due_at, run.due_at or due_at)
         self.wake_at(run.due_at)
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:

@@ -290,12 +290,15 @@ for _ in range(int(sys.argv[1])):
 """
 
 
+FORKS = length(sample=40, whole=4000)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(120 + FORKS)
 def test_forks_under_the_busy_threads_of_pyarrow_allocate_multiply_and_read(tmp_path):
     pytest.importorskip("pyarrow")
-    count = length(sample=40, whole=4000)
-    arguments = [sys.executable, "-c", FORKS_UNDER_PYARROW, str(count), str(tmp_path / "x")]
-    subprocess.run(arguments, check=True, timeout=60 + count)
+    arguments = [sys.executable, "-c", FORKS_UNDER_PYARROW, str(FORKS), str(tmp_path / "x")]
+    subprocess.run(arguments, check=True, timeout=60 + FORKS)
 
 
 IMPORTS = "import asyncio, email.mime.multipart, http.server, unittest.mock, xmlrpc.client\n"
