@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from muster.base.untrusted import type_text
 from muster.errors import TuneError, public
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
@@ -306,7 +307,7 @@ def _check_report(
     if metrics is None and checkpoint is not None:
         raise ValueError("tell(checkpoint=...): a checkpoint comes with the metrics it was made at")
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise TypeError(f"tell: metrics must be a dict, not a {type(metrics).__name__}")
+        raise TypeError(f"tell: metrics must be a dict, not {type_text(metrics)}")
 
 
 def _decision(trial: Trial) -> str:

@@ -14,7 +14,7 @@ from copy import copy, deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from muster.base.untrusted import error_text, ray_object_hint
+from muster.base.untrusted import error_text, ray_object_hint, type_text
 from muster.errors import RestoreError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
@@ -133,7 +133,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
         if launched.is_interrupted or (failed and raise_on_failed_trial and not concurrent):
             break
     if failed and raise_on_failed_trial:
-        raise _not_completed(failed)
+        raise not_completed(failed)
     return trials
 
 
@@ -177,7 +177,7 @@ def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
     given = arguments["checkpoint_config"]
     config = CheckpointConfig() if given is None else copy(given)
     if not isinstance(config, CheckpointConfig):
-        fault = ray_object_hint(config) or f"must be a CheckpointConfig, not a {type(config).__name__}"
+        fault = ray_object_hint(config) or f"must be a CheckpointConfig, not {type_text(config)}"
         raise ValueError(f"tune.run(checkpoint_config=...): {fault}")
     score = arguments["checkpoint_score_attr"]
     old = {
@@ -327,7 +327,7 @@ def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
     return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]
 
 
-def _not_completed(failed: list[Trial]) -> TuneError:
+def not_completed(failed: list[Trial]) -> TuneError:
     """Returns an error with the trials, as in Ray, and in its text why the first of them failed."""
     file = failed[0].error_file
     why = ""
@@ -347,5 +347,5 @@ def _raise_if_asked(
     if isinstance(arguments["fail_fast"], str) and errors and errors[0] is not None:
         raise errors[0] if isinstance(errors[0], Exception) else TuneError(error_text(errors[0]))
     if arguments["raise_on_failed_trial"]:
-        raise _not_completed(failed)
+        raise not_completed(failed)
     logger.error("Trials did not complete: %s", failed)
