@@ -239,10 +239,12 @@ def only_one(lock_file: str, *, removes: bool = False) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
             with contextlib.suppress(FileNotFoundError):
                 is_held = os.path.samestat(os.fstat(stream.fileno()), os.stat(lock_file))
-        if removes:
-            stack.enter_context(contextlib.suppress(FileNotFoundError))
-            stack.callback(os.remove, lock_file)
-        yield
+        try:
+            yield
+        finally:
+            if removes:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(lock_file)
 
 
 def as_fsspec(given: Any) -> Any:  # noqa: ANN401 - neither library has types

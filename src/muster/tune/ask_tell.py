@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from muster.base.untrusted import type_text
@@ -208,9 +207,7 @@ class AskTell:
     def __enter__(self) -> AskTell:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _handle_reports(self) -> None:

@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913 - Ray's signature
         return _run_each(as_experiments(run_or_experiment), arguments)
     experiment = _experiment(arguments)
     launched = _launched(experiment, arguments)
-    analysis = _analysis(launched, metric, mode)
+    analysis = launched.analysis(*goal_of(metric, mode, launched.state.plugins.search))
     _raise_if_asked([launched], analysis, arguments)
     return analysis
 
@@ -95,7 +95,8 @@ def _run_each(experiments: Sequence[Experiment], arguments: Mapping[str, Any]) -
     for experiment in experiments:
         own = {name: deepcopy(arguments[name]) for name in ("search_alg", "scheduler")}
         launched.append(_launched(experiment, {**arguments, **own}))
-        found.append(_analysis(launched[-1], arguments["metric"], arguments["mode"]))
+        goal = goal_of(arguments["metric"], arguments["mode"], launched[-1].state.plugins.search)
+        found.append(launched[-1].analysis(*goal))
         has_failed = bool(arguments["fail_fast"] and _incomplete(launched[-1]))
         if launched[-1].is_interrupted or has_failed:
             break
@@ -304,19 +305,6 @@ def _run_config(experiment: Experiment, arguments: Mapping[str, Any]) -> RunConf
         callbacks=arguments["callbacks"],
         progress_reporter=arguments["progress_reporter"],
         log_to_file=experiment.log_to_file,
-    )
-
-
-def _analysis(launched: ExperimentOutcome, metric: Any, mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
-    place = launched.place
-    is_there = place.is_remote and launched.is_uploaded  # else the files of the trials are here
-    metric, mode = goal_of(metric, mode, launched.state.plugins.search)
-    return ExperimentAnalysis(
-        place.address if is_there else place.directory,
-        storage_filesystem=place.filesystem if is_there else None,
-        trials=None if is_there else launched.records(),
-        default_metric=metric,
-        default_mode=mode,
     )
 
 

@@ -278,13 +278,7 @@ class Tuner:
         return {"default_metric": metric, "default_mode": mode}
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
-        """Returns results from memory, or from the storage when the files are only there."""
-        place = launched.place
-        if place.is_remote and launched.is_uploaded:
-            found = ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **self._defaults())
-        else:
-            found = ExperimentAnalysis(place.directory, trials=launched.records(), **self._defaults())
-        return ResultGrid(found, launched.state.ended_by)
+        return ResultGrid(launched.analysis(**self._defaults()), launched.state.ended_by)
 
 
 def _restored(

@@ -19,7 +19,7 @@ from muster.stores.experiment import values
 from muster.stores.experiment.codec import ExperimentLocation, pack_batch
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
 from muster.stores.experiment.trial_rows import ARRAYS, TRIALS_SCHEMA, RowBuffer, compress
-from muster.stores.sqlite import Database
+from muster.stores.sqlite import Closing, Database
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment, TrialStore
 
@@ -28,7 +28,7 @@ __all__ = ["STORE_NAME", "SqliteTrialStore"]
 _APPEND = "INSERT INTO batches VALUES (?, ?, ?)"
 
 
-class SqliteTrialStore:
+class SqliteTrialStore(Closing):
     """A SqliteTrialStore is the one writer of the file; LedgerLocked while another one is alive.
 
     Args:
@@ -158,12 +158,6 @@ class SqliteTrialStore:
             finally:
                 self._database.close()
 
-    def __enter__(self) -> SqliteTrialStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _whole_fold(self) -> RowBuffer:
         """Returns everything since the last snapshot, including facts of an earlier process."""
         if not self._has_inherited:
@@ -205,7 +199,7 @@ class FullDiskStore:
     ) -> None:
         self._store, self._clock, self._notify, self._should_stop = store, clock, notify, should_stop
         self._reserve = directory / RESERVE_NAME
-        self.load: Callable[[], SavedExperiment] = store.load
+        self.load, self.snapshot = store.load, store.snapshot
         with contextlib.suppress(OSError):  # no room for a reserve: then there is none
             _fill(self._reserve, RESERVE_BYTES)
 
@@ -219,15 +213,6 @@ class FullDiskStore:
     def close(self) -> None:
         """Gives the reserve back; the store is closed by its owner."""
         self._reserve.unlink(missing_ok=True)
-
-    def snapshot(
-        self,
-        trials: bytes,
-        plugins: Mapping[str, bytes],
-        statuses: Mapping[str, str] | None = None,
-        ended: Sequence[bytes] = (),
-    ) -> None:
-        self._store.snapshot(trials, plugins, statuses, ended)
 
     def _append_with_reserve(self, facts: Sequence[Fact]) -> bool:
         try:

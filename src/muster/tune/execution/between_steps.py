@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -44,25 +44,13 @@ LOG_TIMEOUT_S = 2.0
 LAST_LOG_TIMEOUT_S = 30.0  # nothing else is left to do, and without this save the next start is slow
 
 
-class Logs(Protocol):
-    """Logs write the result files outside the control thread."""
-
-    def mark(self) -> threading.Event:
-        """Returns an event that is set once everything handed over so far is written, or has failed."""
-        ...
-
-    def flush(self, timeout_s: float) -> bool:
-        """Waits until everything is written; False when something is not."""
-        ...
-
-
 class ExperimentSaver:
     """An ExperimentSaver writes snapshots of one experiment to its store, and restores it from them."""
 
     min_period_s = 1.0
 
     def __init__(
-        self, state: ExperimentState, *, store: TrialStore, clock: Clock, logs: Logs | None = None
+        self, state: ExperimentState, *, store: TrialStore, clock: Clock, logs: LogWriter | None = None
     ) -> None:
         """`logs` writes the result files: a snapshot, which drops results from the store, waits for it."""
         self._state, self._store, self._clock, self._logs = state, store, clock, logs
@@ -180,6 +168,7 @@ def _decoded(data: bytes) -> dict[str, Any]:
 
 if TYPE_CHECKING:
     from muster.trials.decide import PluginCalls
+    from muster.tune.logger.files.writer import LogWriter
     from muster.tune.reporting.reporter import Reporter
 
 CHECK_PERIOD_S = 5.0
