@@ -15,6 +15,7 @@ import pytest
 from tests.series import length
 
 from muster.base.clock import SystemClock
+from muster.engines.local import fork_safety
 from muster.engines.local.engine import LocalEngine
 from muster.session import report
 from muster.trials.events import ContinueTrial, StartTrial, TrialExited, TrialReported
@@ -288,6 +289,18 @@ for _ in range(int(sys.argv[1])):
         os._exit(0 if use() and why_not_fork() == "" and use() else 1)
     assert os.waitpid(pid, 0)[1] == 0
 """
+
+
+def test_a_thread_that_runs_is_looked_at_again_until_it_waits(monkeypatch):
+    answers = iter(["running\n", "running\n", "202 0x0 0x0 0x0 0x0 0x0 0x0 0x7f10 0x7f20\n"])
+    monkeypatch.setattr(fork_safety, "_text", lambda path: next(answers))
+    assert fork_safety._stack_of("7") == 0x7F10
+
+
+def test_a_thread_that_never_waits_stays_unknown(monkeypatch):
+    monkeypatch.setattr(fork_safety, "_text", lambda path: "running\n")
+    with pytest.raises(LookupError):
+        fork_safety._stack_of("7")
 
 
 FORKS = length(sample=40, whole=4000)
