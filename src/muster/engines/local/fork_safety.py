@@ -69,8 +69,7 @@ def _library_of(thread_id: str) -> str:
 def _stack_of(thread_id: str) -> int:
     """Returns where the stack of a thread ends; one that runs shows that only once it waits again."""
     for _ in range(_LOOKS):
-        words = _text(f"{_THREADS}/{thread_id}/syscall").split()
-        if words != ["running"]:
+        if (words := _text(f"{_THREADS}/{thread_id}/syscall").split()) != ["running"]:
             break
         SystemClock().sleep(_LOOK_S)
     return int(words[-2], 16)
