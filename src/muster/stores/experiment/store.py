@@ -50,16 +50,16 @@ class SqliteTrialStore(Closing):
         place = store_path(path)
         self._database = Database.open(place, TRIALS_SCHEMA, clock=clock or SystemClock(), wait_s=wait_s)
         self._place = place_of(place, root)
-        self._reader = TrialReader(self._database, self._place)
+        self.reader = TrialReader(self._database, self._place)
         self._trust = trust_pickles
         self._is_open = True
         self._fold = RowBuffer()
         self._arrays: set[bytes] = set()  # those that this process has stored
         try:
-            self._appended = self._reader.appended()
+            self.appended = self.reader.appended()  # facts, in this process and before: all survive kill -9
             # Facts of an earlier process that no snapshot stands for: read only when they are folded.
-            self._has_inherited = self._appended > 0
-            self._plugins = {name: _digest(state) for name, state in self._reader.plugins().items()}
+            self._has_inherited = self.appended > 0
+            self._plugins = {name: _digest(state) for name, state in self.reader.plugins().items()}
         except BaseException:
             self._database.close()
             raise
@@ -68,20 +68,15 @@ class SqliteTrialStore(Closing):
     def path(self) -> Path:
         return self._database.path
 
-    @property
-    def appended(self) -> int:
-        """The number of facts ever appended, in this process and before: all of them survive kill -9."""
-        return self._appended
-
     def append(self, facts: Sequence[Fact]) -> None:
         """Stores the facts, all or none; they survive kill -9 once this returns. StoreError: none stored."""
         if not facts:
             return
         data, pickles, stored = pack_batch(facts, self._place)
         self._keep_arrays()
-        last = self._appended + len(facts)
+        last = self.appended + len(facts)
         self._database.execute(_APPEND, (last, data, pickles))
-        self._appended = last
+        self.appended = last
         self._fold.note(stored)
 
     def snapshot(
@@ -103,7 +98,7 @@ class SqliteTrialStore(Closing):
         self._keep_arrays()
         with self._database.transaction():
             self._database.execute(
-                "UPDATE experiment SET saved = ?, snapshot = ?", (self._appended, compress(trials))
+                "UPDATE experiment SET saved = ?, snapshot = ?", (self.appended, compress(trials))
             )
             self._database.execute_many("REPLACE INTO plugins VALUES (?, ?)", rows)
             self._database.execute_many("DELETE FROM plugins WHERE name = ?", [(name,) for name in gone])
@@ -128,12 +123,7 @@ class SqliteTrialStore(Closing):
         self._database.execute("UPDATE experiment SET settings = ?, settings_pickles = ?", (data, pickles))
 
     def load(self) -> SavedExperiment:
-        return self._reader.saved(trust_pickles=self._trust)
-
-    @property
-    def reader(self) -> TrialReader:
-        """A reader like that of `open_trials`; closed with the store."""
-        return self._reader
+        return self.reader.saved(trust_pickles=self._trust)
 
     def sync(self) -> None:
         """Makes every append safe from a power cut too. Blocks; any thread may call it.
@@ -163,7 +153,7 @@ class SqliteTrialStore(Closing):
         if not self._has_inherited:
             return self._fold
         fold = RowBuffer()
-        fold.note(self._reader.tail())
+        fold.note(self.reader.tail())
         return fold
 
 
