@@ -6,8 +6,7 @@ import copy
 import logging
 import subprocess
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from muster.base.clock import Clock, SystemClock
@@ -258,27 +257,35 @@ def date_str() -> str:
     return dated(SystemClock().now())
 
 
-@contextmanager
-def warn_if_slow(
-    name: str, threshold: float | None = None, message: str | None = None, disable: bool = False
-) -> Iterator[None]:
-    """Logs a warning when the block takes longer than `threshold` seconds (0.5).
-
-    The `message` may use {name} and {duration}.
+class warn_if_slow:
+    """A warn_if_slow logs a warning when the block takes longer than `threshold` seconds (0.5).
 
     Example:
         >>> with warn_if_slow("loading"):
         ...     pass
     """
-    clock = SystemClock()
-    began = clock.monotonic()
-    try:
-        yield
-    finally:
-        took_s = clock.monotonic() - began
-        if took_s > (0.5 if threshold is None else threshold) and not disable:
-            text = message or "{name} took {duration:.3f} s; that may slow down the experiment"
-            logger.warning("%s", text.format(name=name, duration=took_s))
+
+    DEFAULT_THRESHOLD = 0.5
+    DEFAULT_MESSAGE = "{name} took {duration:.3f} s; that may slow down the experiment"
+
+    def __init__(
+        self, name: str, threshold: float | None = None, message: str | None = None, disable: bool = False
+    ) -> None:
+        """Takes a `message` that may use {name} and {duration}."""
+        self.name, self.disable = name, disable
+        self.threshold = self.DEFAULT_THRESHOLD if threshold is None else threshold
+        self.message = message or self.DEFAULT_MESSAGE
+        self._clock = SystemClock()
+        self._began_at = 0.0
+
+    def __enter__(self) -> warn_if_slow:
+        self._began_at = self._clock.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        took_s = self._clock.monotonic() - self._began_at
+        if took_s > self.threshold and not self.disable:
+            logger.warning("%s", self.message.format(name=self.name, duration=took_s))
 
 
 __all__ = ["date_str", "diagnose_serialization", "validate_save_restore", "wait_for_gpu", "warn_if_slow"]
