@@ -192,7 +192,7 @@ class JointEngine(SimulatedEngine):
             self._report_capacity()
 
     def _report_capacity(self) -> None:
-        at, is_bounded = self.clock.now(), self._limit is not None
+        at, is_bounded = self._clock.now(), self._limit is not None
         self._ready.append(CapacityChanged(at=at, capacity=self.capacity(), is_bounded=is_bounded))
 
     # -- the port, and what the tuner's half of a world asks -----------------------------------------
@@ -279,7 +279,7 @@ class JointEngine(SimulatedEngine):
         placement.settle(self._world.time)
         self.work.add_place(placement)
         if self.is_priced:
-            at, trial_id = self.clock.now(), placement.command.trial_id
+            at, trial_id = self._clock.now(), placement.command.trial_id
             self._ready.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=placement.usd_per_hour))
         self._start(placement.command, placement.curve)
 
@@ -356,7 +356,7 @@ class JointEngine(SimulatedEngine):
         self._leave(process, NODE_LOST if node.drain_deadline_at is None else PREEMPTED)
 
     def _leave(self, process: SimulatedProcess, failure: TrialFailure) -> None:
-        self.work.add_move(process.trial_id, self.clock.now())
+        self.work.add_move(process.trial_id, self._clock.now())
         self._exit(process, failure=failure)
 
     # -- giving the place back -----------------------------------------------------------------------
@@ -370,7 +370,7 @@ class JointEngine(SimulatedEngine):
         placement = self._placements.get(trial_id)
         if placement is not None:
             self._release(placement)
-            self._ready.append(TrialExited(trial_id=trial_id, at=self.clock.now()))
+            self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
 
     def _release(self, placement: TrialPlacement, *, keeps_place: bool = True) -> None:
         """Gives a place back at once where another trial waits for it, else after a while."""

@@ -118,7 +118,7 @@ class SimulatedEngine(Engine):
         costs: Costs | None = None,
         price_per_hour: float | None = None,
     ) -> None:
-        self.world, self.clock = clock, SteadyClock(clock)
+        self.world, self._clock = clock, SteadyClock(clock)
         self._price_per_hour = price_per_hour
         self._capacity = dict(capacity)
         self._curves = curve if isinstance(curve, Mapping) else None
@@ -134,6 +134,10 @@ class SimulatedEngine(Engine):
 
     def capacity(self) -> Mapping[str, float]:
         return self._capacity
+
+    @property
+    def clock(self) -> SteadyClock:
+        return self._clock
 
     def worker_s(self, workers: int) -> float:
         """Returns the seconds that trials have held one of so many equal workers, summed up."""
@@ -205,7 +209,7 @@ class SimulatedEngine(Engine):
     def _refuse(self, why: str) -> None:
         trial_id = self._queue.popleft().trial_id
         failure = TrialFailure(kind=TrialFailureKind.START, message=f"trial {trial_id} {why}")
-        self._ready.append(TrialExited(trial_id=trial_id, at=self.clock.now(), failure=failure))
+        self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now(), failure=failure))
 
     def _start(self, command: StartTrial, curve: Curve) -> None:
         free = self._idle.get(command.resources) if command.may_reuse else None
@@ -217,7 +221,7 @@ class SimulatedEngine(Engine):
         self._take_room(command)
         if self._price_per_hour is not None:
             rate = self._price_per_hour * self.worker_capacity.share(command.resources)
-            at = self.clock.now()
+            at = self._clock.now()
             self._ready.append(TrialPriced(trial_id=command.trial_id, at=at, usd_per_hour=rate))
         delay_s = self._start_s(process, is_reused)
         self.timeline.plan(delay_s, process, lambda: self._started(process, is_reused))
@@ -237,7 +241,7 @@ class SimulatedEngine(Engine):
             self._exit(process, failure=failure_of(error))
             return
         location = {"pid": process.pid, "hostname": HOSTNAME, "node_ip": ADDRESS}
-        at, trial_id = self.clock.now(), process.trial_id
+        at, trial_id = self._clock.now(), process.trial_id
         self._ready.append(TrialStarted(trial_id=trial_id, at=at, location=location, reused=is_reused))
         self._plan_the_end(process)
         self._continue(process)
@@ -270,7 +274,7 @@ class SimulatedEngine(Engine):
         return process.seconds()
 
     def _reported(self, process: SimulatedProcess, seconds: float, *, saves: bool = False) -> None:
-        now = self.clock.now()
+        now = self._clock.now()
         try:
             result = process.report(seconds, now)
         except Exception as error:  # noqa: BLE001 - the user's curve
@@ -289,7 +293,7 @@ class SimulatedEngine(Engine):
         return process.checkpoint()
 
     def _saved(self, process: SimulatedProcess) -> None:
-        at, ref = self.clock.now(), self._checkpoint(process)
+        at, ref = self._clock.now(), self._checkpoint(process)
         self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=at, checkpoint=ref))
 
     # Ending.
@@ -310,7 +314,7 @@ class SimulatedEngine(Engine):
         found = next((waiting for waiting in self._queue if waiting.trial_id == trial_id), None)
         if found is not None:
             self._queue.remove(found)
-            self._ready.append(TrialExited(trial_id=trial_id, at=self.clock.now()))
+            self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
             self._start_those_that_fit()
 
     def _exit(
@@ -326,7 +330,7 @@ class SimulatedEngine(Engine):
         self._give_room_back(command)
         if reusable:
             self._idle.setdefault(command.resources, []).append(process.pid)
-        at, trial_id = self.clock.now(), process.trial_id
+        at, trial_id = self._clock.now(), process.trial_id
         self._ready.append(
             TrialExited(trial_id=trial_id, at=at, failure=failure, is_done=is_done, reusable=reusable)
         )
