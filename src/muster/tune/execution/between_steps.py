@@ -86,7 +86,7 @@ class ExperimentSaver:
             return True
         if self._mark is None or (self._mark.is_set() and ended - self._ended_at_mark > MANY_ENDED // 10):
             self._mark, self._ended_at_mark = self._logs.mark(), ended
-        return self._mark.wait(BACKLOG_WAIT_S if ended >= MOST_ENDED else 0)
+        return self._mark.is_set() or (ended >= MOST_ENDED and self._mark.wait(BACKLOG_WAIT_S))
 
     def save(self, flush: Callable[[], None], *, is_last: bool = False) -> None:
         """Writes a snapshot for a restore.
