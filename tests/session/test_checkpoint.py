@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import fsspec
 import pytest
 
 from muster.session import publish as publishing
-from muster.session.checkpoint import Checkpoint
+from muster.session.checkpoint import Checkpoint, only_one
 from muster.session.publish import MANIFEST, checkpoint_name, publish_copy, publish_staged
 
 
@@ -63,6 +66,42 @@ def test_two_callers_share_one_temporary_copy_even_after_a_pickle(folder, tmp_pa
     assert first == second
     assert os.path.basename(first).startswith("checkpoint_tmp_")
     assert content(first) == BOTH
+
+
+@contextmanager
+def entering(lock_file: Path) -> Iterator[threading.Event]:
+    """Enters in a thread; yields an event that is set when the thread is in, and then lets it leave."""
+    is_in, may_leave = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        with only_one(str(lock_file), removes=True):
+            is_in.set()
+            may_leave.wait(10)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    try:
+        yield is_in
+    finally:
+        may_leave.set()
+        thread.join()
+
+
+def test_one_who_waited_for_a_lock_that_was_removed_keeps_the_next_out(tmp_path):
+    """It would hold a file that nobody finds any more, next to the one who created another."""
+    lock = tmp_path / "copy.lock"
+    with entering(lock) as first:
+        assert first.wait(10)
+        waiting = ExitStack()
+        second = waiting.enter_context(entering(lock))
+        assert not second.wait(0.3)
+    with waiting:
+        assert second.wait(10)
+        with entering(lock) as third:
+            assert not third.wait(0.3)
+            waiting.close()
+            assert third.wait(10)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_copy_leaves_nothing(tmp_path):

@@ -286,7 +286,7 @@ def test_a_slip_is_told_and_leaves_the_trial_as_it_was(tmp_path):
         for slip, message in (
             (lambda: search.tell("nobody", {"y": 1}), "there is no trial 'nobody'"),
             (lambda: search.tell(trial), "nothing was reported"),
-            (lambda: search.tell(trial, 7), "must be a dict, not a int"),
+            (lambda: search.tell(trial, 7), "must be a dict, not an int"),
             (lambda: search.tell(trial, {"y": threading.Lock()}), r"the value of 'y' .* cannot be pickled"),
             (lambda: search.tell(trial, {"y": 1}, checkpoint="here"), "must be a Checkpoint, not a str"),
             (

@@ -64,6 +64,19 @@ def test_fit_finds_the_best_configuration_and_writes_rays_files(tmp_path):
     assert (directory / "progress.csv").read_text().count("\n") == 5
 
 
+def test_trials_that_fail_are_logged_where_nothing_else_is_shown(tmp_path, caplog):
+    def train(config):
+        raise ValueError("bad")
+
+    grid = Tuner(
+        train,
+        param_space={"x": grid_search([1, 2])},
+        run_config=RunConfig(name="e", storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    errors = [record.args[0] for record in caplog.records if record.levelname == "ERROR"]
+    assert (grid.num_errors, [len(error.args[1]) for error in errors]) == (2, [2])
+
+
 @pytest.mark.slow
 def test_a_restored_tuner_has_the_results_of_fit(tmp_path):
     run = RunConfig(name="e", storage_path=str(tmp_path), verbose=0)

@@ -53,8 +53,14 @@ def text_of(value: object) -> str:
     try:
         text = value if type(value) is str else call_safely(lambda: repr(value))
     except Exception:  # noqa: BLE001 - shown is what is known
-        text = f"a {type(value).__name__}"
+        text = type_text(value)
     return text.encode(errors="replace").decode()
+
+
+def type_text(value: object) -> str:
+    """Returns the type of a value with its article: `an int`, `a dict`."""
+    name = type(value).__name__
+    return f"a{'n' if name[0] in 'aeioAEIO' else ''} {name}"
 
 
 _RAYS = ("ray.tune.", "ray.train.", "ray.air.")

@@ -291,8 +291,8 @@ class ProcessEngine(Engine):
             self._pool.send(run.worker, _STOP[command.keep_process])
         elif run.due_at is None:
             return
-        due_at = self._clock.monotonic() + command.grace_s
-        run.stopping, run.grace_s, run.due_at = True, command.grace_s, min(due_at, run.due_at or due_at)
+        run.grace_s = min(run.grace_s, command.grace_s)
+        run.stopping, run.due_at = True, min(self._clock.monotonic() + run.grace_s, run.due_at or _FAR)
         self.wake_at(run.due_at)
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:

@@ -232,8 +232,13 @@ def only_one(lock_file: str, *, removes: bool = False) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with open(lock_file, "w", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
+    with contextlib.ExitStack() as stack:
+        is_held = False
+        while not is_held:  # whoever had the lock before may have removed its file
+            stream = stack.enter_context(open(lock_file, "w", encoding="utf-8"))
+            fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
+            with contextlib.suppress(FileNotFoundError):
+                is_held = os.path.samestat(os.fstat(stream.fileno()), os.stat(lock_file))
         try:
             yield
         finally:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Self
+
 from muster.base.clock import Clock
 from muster.errors import LedgerCorrupt, LedgerLocked, StoreError, StoreFull
 from muster.host.file_lock import FileLock
@@ -43,7 +45,20 @@ class Schema:
     repair: str = LEDGER_REPAIR
 
 
-class Database:
+class Closing:
+    """A Closing object is closed when its `with` block ends, whatever happens in it."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Database(Closing):
     """A Database is one connection to one file. A writer holds the lock of the file until `close`."""
 
     def __init__(
@@ -184,12 +199,6 @@ class Database:
         finally:
             if self._lock is not None:
                 self._lock.release()
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from muster.base.untrusted import type_text
 from muster.trials.events import CheckpointToDelete
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 
@@ -144,5 +145,5 @@ def _is_scored(ref: CheckpointRef, attribute: str) -> bool:
 def _number(value: Any, name: str | None) -> float:  # noqa: ANN401 - a user's value
     # numpy's scalars are numbers by `__float__`; so is nothing that holds text.
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        raise TypeError(f"checkpoint score {name!r} is {value!r}, a {type(value).__name__}: not a number")
+        raise TypeError(f"checkpoint score {name!r} is {value!r}, {type_text(value)}: not a number")
     return float(value)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from muster.base.text import did_you_mean
-from muster.base.untrusted import describe
+from muster.base.untrusted import describe, type_text
 
 DEBUG_METRICS = frozenset(
     {"trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config"}
@@ -57,7 +57,7 @@ def in_words(value: object) -> str:
     try:
         return str(value)[:80]
     except Exception:  # noqa: BLE001 - of a user's object
-        return f"a {type(value).__name__}"
+        return type_text(value)
 
 
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:

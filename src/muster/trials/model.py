@@ -30,132 +30,6 @@ class ExperimentPlace(Protocol):
     def content(self, name: str) -> bytes | None: ...
 
 
-class TrialReading:
-    """TrialReading is the base of Trial; everything here is derived from its attributes."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        checkpoint_policy: CheckpointPolicy
-        error_filename: str | None
-        experiment_dir: str
-        last_result_time: float
-        location: Mapping[str, Any]
-        pickled_error_filename: str | None
-        place: ExperimentPlace | None
-        relative_logdir: str | None
-        checkpoint_index: int
-        state: TrialState
-
-        @property
-        def newest(self) -> CheckpointRef | None: ...
-        @property
-        def local_path(self) -> str | None: ...
-
-    @property
-    def checkpoint_freq(self) -> int:
-        return self.checkpoint_policy.frequency
-
-    @property
-    def checkpoint_at_end(self) -> bool:
-        return self.checkpoint_policy.at_end
-
-    def has_checkpoint(self) -> bool:
-        return self.newest is not None
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """A handle on the checkpoint that the trial continues from; `newest` has its metrics."""
-        return None if self.newest is None else self.handle(self.newest)
-
-    @property
-    def latest_checkpoint_result(self) -> TrainingResult | None:
-        """The same checkpoint, with the result that it was made at."""
-        from muster.session.checkpoint import TrainingResult
-
-        newest = self.newest
-        return None if newest is None else TrainingResult(self.handle(newest), newest.metrics)
-
-    def handle(self, ref: CheckpointRef) -> Checkpoint:
-        """Returns the checkpoint as the object that users know: here, or on a remote storage."""
-        from muster.session.checkpoint import Checkpoint
-
-        return Checkpoint(ref.path) if self.place is None else self.place.checkpoint(ref.path)
-
-    @property
-    def storage(self) -> TrialStorage:
-        """The places of the trial's files, with the names of Ray's storage context."""
-        from muster.session.session import TrialStorage
-
-        remote = None if self.place is None else self.place.for_trials()
-        return TrialStorage(self.local_path or "", remote, self.checkpoint_index)
-
-    @property
-    def run_metadata(self) -> TrialReading:
-        """The trial itself, for code that reads `start_time` or `last_result` where Ray keeps them."""
-        return self
-
-    @property
-    def num_failures_after_restore(self) -> int:
-        return 0  # Ray never counts these either
-
-    @property
-    def has_reported_at_least_once(self) -> bool:
-        return self.last_result_time > float("-inf")
-
-    @property
-    def is_saving(self) -> bool:
-        """Whether a checkpoint of the trial is being made; a decision may wait for it."""
-        return self.state is TrialState.SAVING
-
-    @property
-    def is_restoring(self) -> bool:
-        """Whether the trial is loading a checkpoint; its process may not be up yet."""
-        return self.state is TrialState.STARTING and self.newest is not None
-
-    @property
-    def node_ip(self) -> str | None:
-        """The address of the machine on which the trial runs; None before it runs."""
-        found: str | None = self.location.get("node_ip")
-        return found
-
-    @property
-    def experiment_dir_name(self) -> str:
-        return self.experiment_dir.rstrip("/").rpartition("/")[2]
-
-    @property
-    def local_experiment_path(self) -> str:
-        """The directory of the experiment, in which files are written directly."""
-        return self.experiment_dir
-
-    remote_experiment_path = local_experiment_path
-
-    @property
-    def error_file(self) -> str | None:
-        """The text file about the failures of the trial; None when it has not failed."""
-        return self._file(self.error_filename)
-
-    @property
-    def pickled_error_file(self) -> str | None:
-        return self._file(self.pickled_error_filename)
-
-    def get_error(self) -> str | None:
-        """Returns what `error.txt` holds; None when the trial has not failed, or it is not written yet."""
-        content = self._content(self.error_filename)
-        return None if content is None else content.decode("utf-8", "replace")
-
-    def get_pickled_error(self) -> Exception | None:
-        """Returns the exception of the last failure; None as `get_error` does, or if it has no pickle."""
-        content = self._content(self.pickled_error_filename)
-        return None if content is None else unpickle(content)
-
-    def _content(self, name: str | None) -> bytes | None:
-        return self.place.content(f"{self.relative_logdir}/{name}") if name and self.place else None
-
-    def _file(self, name: str | None) -> str | None:
-        return f"{self.local_path}/{name}" if name and self.local_path else None
-
-
 class CheckpointRef(Struct, frozen=True, kw_only=True):
     """A CheckpointRef is a checkpoint that exists: its directory, and the metrics when it was made."""
 
@@ -241,7 +115,7 @@ def _without(values: Mapping[str, Any], result: Mapping[str, Any] | None) -> dic
     }
 
 
-class Trial(TrialReading):
+class Trial:
     """A Trial is one configuration being tried. Only `ExperimentState` changes its state.
 
     Once finished, it may be packed: some of its attributes become bytes until one of them is read.
@@ -323,7 +197,8 @@ class Trial(TrialReading):
         self.custom_trial_name: str | None = None
         self.custom_dirname: str | None = None
         self.relative_logdir: str | None = None
-        self.experiment_dir, self.place = "", None  # set when it is added to an experiment; not saved
+        self.experiment_dir = ""  # set when it is added to an experiment, and so is its place; not saved
+        self.place: ExperimentPlace | None = None
         self.number = -1  # in the order of creation; set when the trial is added
         self.location: Mapping[str, Any] = {}  # pid, hostname, node_ip of its process
         self.start_time: float | None = None
@@ -453,6 +328,109 @@ class Trial(TrialReading):
         return f"{self.experiment_dir}/{self.relative_logdir}" if self.relative_logdir else None
 
     path = logdir = local_dir = local_path  # the other names scripts and callbacks read
+
+    @property
+    def checkpoint_freq(self) -> int:
+        return int(self.checkpoint_policy.frequency)
+
+    @property
+    def checkpoint_at_end(self) -> bool:
+        return bool(self.checkpoint_policy.at_end)
+
+    def has_checkpoint(self) -> bool:
+        return self.newest is not None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """A handle on the checkpoint that the trial continues from; `newest` has its metrics."""
+        return None if self.newest is None else self.handle(self.newest)
+
+    @property
+    def latest_checkpoint_result(self) -> TrainingResult | None:
+        """The same checkpoint, with the result that it was made at."""
+        from muster.session.checkpoint import TrainingResult
+
+        newest = self.newest
+        return None if newest is None else TrainingResult(self.handle(newest), newest.metrics)
+
+    def handle(self, ref: CheckpointRef) -> Checkpoint:
+        """Returns the checkpoint as the object that users know: here, or on a remote storage."""
+        from muster.session.checkpoint import Checkpoint
+
+        return Checkpoint(ref.path) if self.place is None else self.place.checkpoint(ref.path)
+
+    @property
+    def storage(self) -> TrialStorage:
+        """The places of the trial's files, with the names of Ray's storage context."""
+        from muster.session.session import TrialStorage
+
+        remote = None if self.place is None else self.place.for_trials()
+        return TrialStorage(self.local_path or "", remote, self.checkpoint_index)
+
+    @property
+    def run_metadata(self) -> Trial:
+        """The trial itself, for code that reads `start_time` or `last_result` where Ray keeps them."""
+        return self
+
+    @property
+    def num_failures_after_restore(self) -> int:
+        return 0  # Ray never counts these either
+
+    @property
+    def has_reported_at_least_once(self) -> bool:
+        return self.last_result_time > float("-inf")
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint of the trial is being made; a decision may wait for it."""
+        return self.state is TrialState.SAVING
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the trial is loading a checkpoint; its process may not be up yet."""
+        return self.state is TrialState.STARTING and self.newest is not None
+
+    @property
+    def node_ip(self) -> str | None:
+        """The address of the machine on which the trial runs; None before it runs."""
+        found: str | None = self.location.get("node_ip")
+        return found
+
+    @property
+    def experiment_dir_name(self) -> str:
+        return self.experiment_dir.rstrip("/").rpartition("/")[2]
+
+    @property
+    def local_experiment_path(self) -> str:
+        """The directory of the experiment, in which files are written directly."""
+        return self.experiment_dir
+
+    remote_experiment_path = local_experiment_path
+
+    @property
+    def error_file(self) -> str | None:
+        """The text file about the failures of the trial; None when it has not failed."""
+        return self._file(self.error_filename)
+
+    @property
+    def pickled_error_file(self) -> str | None:
+        return self._file(self.pickled_error_filename)
+
+    def get_error(self) -> str | None:
+        """Returns what `error.txt` holds; None when the trial has not failed, or it is not written yet."""
+        content = self._content(self.error_filename)
+        return None if content is None else content.decode("utf-8", "replace")
+
+    def get_pickled_error(self) -> Exception | None:
+        """Returns the exception of the last failure; None as `get_error` does, or if it has no pickle."""
+        content = self._content(self.pickled_error_filename)
+        return None if content is None else unpickle(content)
+
+    def _content(self, name: str | None) -> bytes | None:
+        return self.place.content(f"{self.relative_logdir}/{name}") if name and self.place else None
+
+    def _file(self, name: str | None) -> str | None:
+        return f"{self.local_path}/{name}" if name and self.local_path else None
 
     def note_result(
         self, result: dict[str, Any], flat: Mapping[str, Any], at: float, *, is_light: bool = False

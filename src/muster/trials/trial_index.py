@@ -35,7 +35,7 @@ class TrialIndex:
         self.stopping: dict[str, Trial] = {}
         self.capacity = Resources.of(capacity)
         self.is_bounded = True  # False: the engine may find more than that
-        self._used = EMPTY
+        self.used = EMPTY
         self._sizes: dict[PlacementGroupFactory, Resources] = {}
         self._held: dict[str, Resources] = {}  # what each trial with a process holds
 
@@ -98,9 +98,9 @@ class TrialIndex:
         if state in HAS_PROCESS:
             if key not in self._held:
                 self._held[key] = size = self.size(trial)
-                self._used = self._used.plus(size)
+                self.used = self.used.plus(size)
         elif key in self._held:
-            self._used = self._used.minus(self._held.pop(key))
+            self.used = self.used.minus(self._held.pop(key))
 
     def note_archived(self) -> None:
         """An archive holds every finished trial now: all but the latest are packed."""
@@ -120,14 +120,10 @@ class TrialIndex:
         self.capacity, self.is_bounded = Resources.of(capacity), is_bounded
 
     def fits(self, trial: Trial) -> bool:
-        return self.capacity.holds(self._used.plus(self.size(trial)))
+        return self.capacity.holds(self.used.plus(self.size(trial)))
 
     def can_ever_fit(self, trial: Trial) -> bool:
         return not self.is_bounded or self.capacity.holds(self.size(trial))
-
-    @property
-    def used(self) -> Resources:
-        return self._used
 
     @property
     def with_process(self) -> int:

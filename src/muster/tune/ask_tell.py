@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from muster.base.untrusted import type_text
 from muster.errors import TuneError, public
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
@@ -207,9 +207,7 @@ class AskTell:
     def __enter__(self) -> AskTell:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _handle_reports(self) -> None:
@@ -306,7 +304,7 @@ def _check_report(
     if metrics is None and checkpoint is not None:
         raise ValueError("tell(checkpoint=...): a checkpoint comes with the metrics it was made at")
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise TypeError(f"tell: metrics must be a dict, not a {type(metrics).__name__}")
+        raise TypeError(f"tell: metrics must be a dict, not {type_text(metrics)}")
 
 
 def _decision(trial: Trial) -> str:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from numbers import Real
 from typing import Any, TypeVar
 
-from muster.base.untrusted import ray_object_hint
+from muster.base.untrusted import ray_object_hint, type_text
 from muster.errors import public
 
 DEFAULT_STORAGE_PATH = "~/ray_results"
@@ -249,7 +249,7 @@ def _part(name: str, given: _Part | None, kind: type[_Part]) -> _Part:
         if theirs := ray_object_hint(given):
             raise ValueError(f"RunConfig({name}=...): {theirs}")
         hint = f"{kind.__name__}(**{{...}})" if isinstance(given, Mapping) else f"{kind.__name__}(...)"
-        raise ValueError(f"RunConfig({name}=...): got a {type(given).__name__}; pass {hint}")
+        raise ValueError(f"RunConfig({name}=...): got {type_text(given)}; pass {hint}")
     return given
 
 

@@ -14,7 +14,7 @@ from copy import copy, deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from muster.base.untrusted import error_text, ray_object_hint
+from muster.base.untrusted import error_text, ray_object_hint, type_text
 from muster.errors import RestoreError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913 - Ray's signature
         return _run_each(as_experiments(run_or_experiment), arguments)
     experiment = _experiment(arguments)
     launched = _launched(experiment, arguments)
-    analysis = _analysis(launched, metric, mode)
+    analysis = launched.analysis(*goal_of(metric, mode, launched.state.plugins.search))
     _raise_if_asked([launched], analysis, arguments)
     return analysis
 
@@ -95,7 +95,8 @@ def _run_each(experiments: Sequence[Experiment], arguments: Mapping[str, Any]) -
     for experiment in experiments:
         own = {name: deepcopy(arguments[name]) for name in ("search_alg", "scheduler")}
         launched.append(_launched(experiment, {**arguments, **own}))
-        found.append(_analysis(launched[-1], arguments["metric"], arguments["mode"]))
+        goal = goal_of(arguments["metric"], arguments["mode"], launched[-1].state.plugins.search)
+        found.append(launched[-1].analysis(*goal))
         has_failed = bool(arguments["fail_fast"] and _incomplete(launched[-1]))
         if launched[-1].is_interrupted or has_failed:
             break
@@ -133,7 +134,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
         if launched.is_interrupted or (failed and raise_on_failed_trial and not concurrent):
             break
     if failed and raise_on_failed_trial:
-        raise _not_completed(failed)
+        raise not_completed(failed)
     return trials
 
 
@@ -177,7 +178,7 @@ def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
     given = arguments["checkpoint_config"]
     config = CheckpointConfig() if given is None else copy(given)
     if not isinstance(config, CheckpointConfig):
-        fault = ray_object_hint(config) or f"must be a CheckpointConfig, not a {type(config).__name__}"
+        fault = ray_object_hint(config) or f"must be a CheckpointConfig, not {type_text(config)}"
         raise ValueError(f"tune.run(checkpoint_config=...): {fault}")
     score = arguments["checkpoint_score_attr"]
     old = {
@@ -307,19 +308,6 @@ def _run_config(experiment: Experiment, arguments: Mapping[str, Any]) -> RunConf
     )
 
 
-def _analysis(launched: ExperimentOutcome, metric: Any, mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
-    place = launched.place
-    is_there = place.is_remote and launched.is_uploaded  # else the files of the trials are here
-    metric, mode = goal_of(metric, mode, launched.state.plugins.search)
-    return ExperimentAnalysis(
-        place.address if is_there else place.directory,
-        storage_filesystem=place.filesystem if is_there else None,
-        trials=None if is_there else launched.records(),
-        default_metric=metric,
-        default_mode=mode,
-    )
-
-
 def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
     """Returns the trials that did not end well; those of an interrupted run have not ended at all."""
     if launched.is_interrupted:
@@ -327,7 +315,7 @@ def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
     return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]
 
 
-def _not_completed(failed: list[Trial]) -> TuneError:
+def not_completed(failed: list[Trial]) -> TuneError:
     """Returns an error with the trials, as in Ray, and in its text why the first of them failed."""
     file = failed[0].error_file
     why = ""
@@ -347,5 +335,5 @@ def _raise_if_asked(
     if isinstance(arguments["fail_fast"], str) and errors and errors[0] is not None:
         raise errors[0] if isinstance(errors[0], Exception) else TuneError(error_text(errors[0]))
     if arguments["raise_on_failed_trial"]:
-        raise _not_completed(failed)
+        raise not_completed(failed)
     logger.error("Trials did not complete: %s", failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,7 +10,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from muster.base.untrusted import error_text, ray_object_hint
+from muster.base.untrusted import error_text, ray_object_hint, type_text
 from muster.errors import MusterError, TuneError, public
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import RunConfig
@@ -117,6 +118,11 @@ class Tuner:
         if failure is not None and failure.raises_first and self._grid.num_errors:
             error = self._grid.errors[0]
             raise error if isinstance(error, Exception) else TuneError(error_text(error))
+        failed = [trial for trial in launched.state.index.order if trial.status == trial.ERROR]
+        if failed and not self._spec.run.verbose:  # no reporter has shown it
+            from muster.tune.tune import not_completed
+
+            logging.getLogger(__name__).error("%s", not_completed(failed))
         return self._grid
 
     def _asked(self) -> ExperimentSpec:
@@ -272,13 +278,7 @@ class Tuner:
         return {"default_metric": metric, "default_mode": mode}
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
-        """Returns results from memory, or from the storage when the files are only there."""
-        place = launched.place
-        if place.is_remote and launched.is_uploaded:
-            found = ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **self._defaults())
-        else:
-            found = ExperimentAnalysis(place.directory, trials=launched.records(), **self._defaults())
-        return ResultGrid(found, launched.state.ended_by)
+        return ResultGrid(launched.analysis(**self._defaults()), launched.state.ended_by)
 
 
 def _restored(
@@ -324,7 +324,7 @@ def _as_space(given: Any) -> dict[str, Any]:  # noqa: ANN401 - checked here
     if not isinstance(given, Mapping) and callable(getattr(given, "to_dict", None)):
         given = given.to_dict()
     if not isinstance(given, Mapping):
-        raise ValueError(f"Tuner(param_space=...): must be a dict, not a {type(given).__name__}")
+        raise ValueError(f"Tuner(param_space=...): must be a dict, not {type_text(given)}")
     from muster.tune.search.check_space import check_space
 
     check_space(given)

@@ -15,6 +15,7 @@ import pytest
 from tests.series import length
 
 from muster.base.clock import SystemClock
+from muster.engines.local import fork_safety
 from muster.engines.local.engine import LocalEngine
 from muster.session import report
 from muster.trials.events import ContinueTrial, StartTrial, TrialExited, TrialReported
@@ -290,12 +291,27 @@ for _ in range(int(sys.argv[1])):
 """
 
 
+def test_a_thread_that_runs_is_looked_at_again_until_it_waits(monkeypatch):
+    answers = iter(["running\n", "running\n", "202 0x0 0x0 0x0 0x0 0x0 0x0 0x7f10 0x7f20\n"])
+    monkeypatch.setattr(fork_safety, "_text", lambda path: next(answers))
+    assert fork_safety._stack_of("7") == 0x7F10
+
+
+def test_a_thread_that_never_waits_stays_unknown(monkeypatch):
+    monkeypatch.setattr(fork_safety, "_text", lambda path: "running\n")
+    with pytest.raises(LookupError):
+        fork_safety._stack_of("7")
+
+
+FORKS = length(sample=40, whole=4000)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(120 + FORKS)
 def test_forks_under_the_busy_threads_of_pyarrow_allocate_multiply_and_read(tmp_path):
     pytest.importorskip("pyarrow")
-    count = length(sample=40, whole=4000)
-    arguments = [sys.executable, "-c", FORKS_UNDER_PYARROW, str(count), str(tmp_path / "x")]
-    subprocess.run(arguments, check=True, timeout=60 + count)
+    arguments = [sys.executable, "-c", FORKS_UNDER_PYARROW, str(FORKS), str(tmp_path / "x")]
+    subprocess.run(arguments, check=True, timeout=60 + FORKS)
 
 
 IMPORTS = "import asyncio, email.mime.multipart, http.server, unittest.mock, xmlrpc.client\n"

@@ -186,5 +186,6 @@ def test_a_later_stop_shortens_the_time_that_a_trial_has_and_the_kill_is_logged(
     driver.quiet_for(0.3)
     for grace_s in (0.2, 600.0):
         driver.engine.submit(StopTrial(trial_id="a", grace_s=grace_s))
+    assert driver.engine._trials["a"].grace_s == 0.2  # so long again after SIGTERM
     assert driver.to_exit("a").failure is None
     assert len(caplog.messages) == 1

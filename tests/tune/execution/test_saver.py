@@ -149,6 +149,63 @@ def test_a_save_comes_early_when_many_trials_wait_for_it():
     assert saver.is_due()
 
 
+class BehindLogs:
+    """Logs that write some rows per second of virtual time, for whoever waits and while nobody does."""
+
+    def __init__(self, clock: ManualClock, rows_per_s: float) -> None:
+        self.clock, self.rows_per_s, self.rows, self._since = clock, rows_per_s, 0.0, clock.monotonic()
+
+    def behind(self) -> float:
+        """Returns how many of the rows so far are not written."""
+        now = self.clock.monotonic()
+        self.rows, self._since = max(0.0, self.rows - self.rows_per_s * (now - self._since)), now
+        return self.rows
+
+    def mark(self):
+        return Mark(self.clock, self.clock.monotonic() + self.behind() / self.rows_per_s)
+
+    def flush(self, timeout_s):
+        return self.mark().wait(timeout_s)
+
+
+class Mark:
+    def __init__(self, clock: ManualClock, at: float) -> None:
+        self.clock, self.at = clock, at
+
+    def is_set(self):
+        return self.clock.monotonic() >= self.at
+
+    def wait(self, timeout_s):
+        self.clock.advance(max(0.0, min(timeout_s, self.at - self.clock.monotonic())))
+        return self.is_set()
+
+
+class NoStore:
+    def snapshot(self, trials, plugins, statuses, ended) -> None:
+        pass
+
+
+@pytest.mark.parametrize("rows_per_s", [50, 300, 1000, 100_000])
+def test_the_trials_that_wait_to_be_saved_are_few_however_slow_the_disk_is(rows_per_s):
+    """Their facts, rows and records take memory until then."""
+    clock = ManualClock()
+    state = simulated(1).run().state
+    logs = BehindLogs(clock, rows_per_s)
+    saver = ExperimentSaver(state, store=NoStore(), clock=clock, logs=logs)
+    (trial,) = state.index.trials.values()
+    waiting, behind = [], []
+    for number in range(5000):
+        clock.advance(1 / 3000)
+        state.index.unarchived[f"t{number}"] = trial
+        logs.rows = logs.behind() + 3
+        if saver.is_due():
+            saver.save(lambda: None)
+        waiting.append(len(state.index.unarchived))
+        behind.append(logs.behind())
+    assert max(waiting) < 1200
+    assert max(behind) < 3600
+
+
 def test_saves_are_as_far_apart_as_the_user_wants():
     clock = ManualClock()
     saver = ExperimentSaver(simulated(2).run().state, store=SlowStore(clock), clock=clock)

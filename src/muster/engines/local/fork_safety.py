@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from muster.base.clock import SystemClock
 from muster.engines.worker.main import note_log_handlers
 
 # A fork is safe under these threads: jemalloc, which pyarrow contains, and Arrow's pools of unnamed threads
@@ -18,6 +19,7 @@ _SAFE_LIBRARY = "libarrow."
 _RUNTIMES = ("libc.so", "libc-", "libpthread", "ld-linux", "libstdc++", "libgcc", "python", "libpython")
 _THREADS = "/proc/self/task"
 _STACK_BYTES = 2048  # a wait takes some hundred
+_LOOKS, _LOOK_S = 20, 0.01  # on a busy machine, threads that have little to do run late
 
 
 def why_not_fork() -> str:
@@ -58,10 +60,19 @@ def _library_of(thread_id: str) -> str:
     code = [(*line[0].split("-"), line[5]) for line in maps if "x" in line[1] and len(line) > 5]
     places = [(int(start, 16), int(end, 16), os.path.basename(path)) for start, end, path in code]
     with open("/proc/self/mem", "rb", buffering=0) as memory:
-        memory.seek(int(_text(f"{_THREADS}/{thread_id}/syscall").split()[-2], 16))
+        memory.seek(_stack_of(thread_id))
         words = memoryview(memory.read(_STACK_BYTES)).cast("Q")
     names = (name for word in words for start, end, name in places if start <= word < end)
     return next((name for name in names if not name.startswith(_RUNTIMES)), "")
+
+
+def _stack_of(thread_id: str) -> int:
+    """Returns where the stack of a thread ends; one that runs shows that only once it waits again."""
+    for _ in range(_LOOKS):
+        if (words := _text(f"{_THREADS}/{thread_id}/syscall").split()) != ["running"]:
+            break
+        SystemClock().sleep(_LOOK_S)
+    return int(words[-2], 16)
 
 
 def _text(path: str) -> str:

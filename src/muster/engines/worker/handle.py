@@ -121,7 +121,7 @@ class TrialRun:
         self.exit_report: ExitReport | None = None
         self.failure: TrialFailure | None = None  # why the engine itself ended it
         self.last_result: dict[str, Any] = {}
-        self.grace_s = 0.0  # of a stop
+        self.grace_s = float("inf")  # of a stop: the shortest
         self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None

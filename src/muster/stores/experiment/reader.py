@@ -15,7 +15,7 @@ from muster.stores.experiment import values
 from muster.stores.experiment.codec import ExperimentLocation, StoredFact, unpack, unpack_batch
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.experiment.trial_rows import TRIALS_SCHEMA, RowBuffer, decompress, read_digests
-from muster.stores.sqlite import Database
+from muster.stores.sqlite import Closing, Database
 from muster.stores.storage import Storage
 from muster.trials.ports import SavedExperiment
 
@@ -77,7 +77,7 @@ def copy_of(storage: Storage, address: str) -> tempfile.TemporaryDirectory[str]:
     return copy
 
 
-class TrialReader:
+class TrialReader(Closing):
     """A TrialReader answers questions about the file of an experiment; each answer is one committed state."""
 
     def __init__(
@@ -172,12 +172,6 @@ class TrialReader:
         self._database.close()
         if self._copy is not None:
             self._copy.cleanup()
-
-    def __enter__(self) -> TrialReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _damaged(self, what: str) -> LedgerCorrupt:
         return LedgerCorrupt(

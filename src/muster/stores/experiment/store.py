@@ -19,7 +19,7 @@ from muster.stores.experiment import values
 from muster.stores.experiment.codec import ExperimentLocation, pack_batch
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
 from muster.stores.experiment.trial_rows import ARRAYS, TRIALS_SCHEMA, RowBuffer, compress
-from muster.stores.sqlite import Database
+from muster.stores.sqlite import Closing, Database
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment, TrialStore
 
@@ -28,7 +28,7 @@ __all__ = ["STORE_NAME", "SqliteTrialStore"]
 _APPEND = "INSERT INTO batches VALUES (?, ?, ?)"
 
 
-class SqliteTrialStore:
+class SqliteTrialStore(Closing):
     """A SqliteTrialStore is the one writer of the file; LedgerLocked while another one is alive.
 
     Args:
@@ -50,16 +50,16 @@ class SqliteTrialStore:
         place = store_path(path)
         self._database = Database.open(place, TRIALS_SCHEMA, clock=clock or SystemClock(), wait_s=wait_s)
         self._place = place_of(place, root)
-        self._reader = TrialReader(self._database, self._place)
+        self.reader = TrialReader(self._database, self._place)
         self._trust = trust_pickles
         self._is_open = True
         self._fold = RowBuffer()
         self._arrays: set[bytes] = set()  # those that this process has stored
         try:
-            self._appended = self._reader.appended()
+            self.appended = self.reader.appended()  # facts, in this process and before: all survive kill -9
             # Facts of an earlier process that no snapshot stands for: read only when they are folded.
-            self._has_inherited = self._appended > 0
-            self._plugins = {name: _digest(state) for name, state in self._reader.plugins().items()}
+            self._has_inherited = self.appended > 0
+            self._plugins = {name: _digest(state) for name, state in self.reader.plugins().items()}
         except BaseException:
             self._database.close()
             raise
@@ -68,20 +68,15 @@ class SqliteTrialStore:
     def path(self) -> Path:
         return self._database.path
 
-    @property
-    def appended(self) -> int:
-        """The number of facts ever appended, in this process and before: all of them survive kill -9."""
-        return self._appended
-
     def append(self, facts: Sequence[Fact]) -> None:
         """Stores the facts, all or none; they survive kill -9 once this returns. StoreError: none stored."""
         if not facts:
             return
         data, pickles, stored = pack_batch(facts, self._place)
         self._keep_arrays()
-        last = self._appended + len(facts)
+        last = self.appended + len(facts)
         self._database.execute(_APPEND, (last, data, pickles))
-        self._appended = last
+        self.appended = last
         self._fold.note(stored)
 
     def snapshot(
@@ -103,7 +98,7 @@ class SqliteTrialStore:
         self._keep_arrays()
         with self._database.transaction():
             self._database.execute(
-                "UPDATE experiment SET saved = ?, snapshot = ?", (self._appended, compress(trials))
+                "UPDATE experiment SET saved = ?, snapshot = ?", (self.appended, compress(trials))
             )
             self._database.execute_many("REPLACE INTO plugins VALUES (?, ?)", rows)
             self._database.execute_many("DELETE FROM plugins WHERE name = ?", [(name,) for name in gone])
@@ -128,12 +123,7 @@ class SqliteTrialStore:
         self._database.execute("UPDATE experiment SET settings = ?, settings_pickles = ?", (data, pickles))
 
     def load(self) -> SavedExperiment:
-        return self._reader.saved(trust_pickles=self._trust)
-
-    @property
-    def reader(self) -> TrialReader:
-        """A reader like that of `open_trials`; closed with the store."""
-        return self._reader
+        return self.reader.saved(trust_pickles=self._trust)
 
     def sync(self) -> None:
         """Makes every append safe from a power cut too. Blocks; any thread may call it.
@@ -158,18 +148,12 @@ class SqliteTrialStore:
             finally:
                 self._database.close()
 
-    def __enter__(self) -> SqliteTrialStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _whole_fold(self) -> RowBuffer:
         """Returns everything since the last snapshot, including facts of an earlier process."""
         if not self._has_inherited:
             return self._fold
         fold = RowBuffer()
-        fold.note(self._reader.tail())
+        fold.note(self.reader.tail())
         return fold
 
 
@@ -205,7 +189,7 @@ class FullDiskStore:
     ) -> None:
         self._store, self._clock, self._notify, self._should_stop = store, clock, notify, should_stop
         self._reserve = directory / RESERVE_NAME
-        self.load: Callable[[], SavedExperiment] = store.load
+        self.load, self.snapshot = store.load, store.snapshot
         with contextlib.suppress(OSError):  # no room for a reserve: then there is none
             _fill(self._reserve, RESERVE_BYTES)
 
@@ -219,15 +203,6 @@ class FullDiskStore:
     def close(self) -> None:
         """Gives the reserve back; the store is closed by its owner."""
         self._reserve.unlink(missing_ok=True)
-
-    def snapshot(
-        self,
-        trials: bytes,
-        plugins: Mapping[str, bytes],
-        statuses: Mapping[str, str] | None = None,
-        ended: Sequence[bytes] = (),
-    ) -> None:
-        self._store.snapshot(trials, plugins, statuses, ended)
 
     def _append_with_reserve(self, facts: Sequence[Fact]) -> bool:
         try:

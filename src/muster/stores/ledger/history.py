@@ -22,7 +22,7 @@ from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.errors import LedgerCorrupt
 from muster.stores.ledger.schema import LEDGER_SCHEMA
 from muster.stores.ledger.state import Retention
-from muster.stores.sqlite import Database, Row
+from muster.stores.sqlite import Closing, Database, Row
 
 _DECISION = "SELECT version, tick_id, at, moved, actions, quarantined, verdicts FROM decisions"
 _CHUNK = 500  # ids per query: SQLite takes 999 values at most in its older builds
@@ -52,7 +52,7 @@ class Spend(Struct, frozen=True, kw_only=True):
         return self.gone + self.live
 
 
-class SqliteHistory:
+class SqliteHistory(Closing):
     """SqliteHistory reads the past from a ledger file, without unreadable rows, which the writer reports."""
 
     def __init__(self, database: Database) -> None:
@@ -97,12 +97,6 @@ class SqliteHistory:
     def close(self) -> None:
         """Closes a history that was opened separately; the history of a store closes with the store."""
         self._database.close()
-
-    def __enter__(self) -> SqliteHistory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _spent(self, memory: bytes) -> float:
         try:

@@ -36,7 +36,7 @@ from muster.stores.ledger.state import (
     raised_version,
     set_aside,
 )
-from muster.stores.sqlite import Database, Row
+from muster.stores.sqlite import Closing, Database, Row
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
     )
 
 
-class SqliteInstanceStore:
+class SqliteInstanceStore(Closing):
     """A SqliteInstanceStore is the ledger file of one cluster; use it in a `with` block or call `close`."""
 
     def __init__(
@@ -190,12 +190,6 @@ class SqliteInstanceStore:
 
     def close(self) -> None:
         self._database.close()
-
-    def __enter__(self) -> SqliteInstanceStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _current(self) -> LedgerState:
         """Returns what the file holds; read again only when another process has written to it."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -38,20 +38,10 @@ logger = logging.getLogger(__name__)
 
 SAVE_SHARE = 20.0  # times the duration of the last save
 MANY_ENDED = 500  # trials that wait to be saved: a save comes early, because they take memory until then
+MOST_ENDED = 2 * MANY_ENDED  # from here on, each step waits for the log writer, so that no more come
+BACKLOG_WAIT_S = 0.5
 LOG_TIMEOUT_S = 2.0
 LAST_LOG_TIMEOUT_S = 30.0  # nothing else is left to do, and without this save the next start is slow
-
-
-class Logs(Protocol):
-    """Logs write the result files outside the control thread."""
-
-    def mark(self) -> threading.Event:
-        """Returns an event that is set once everything handed over so far is written, or has failed."""
-        ...
-
-    def flush(self, timeout_s: float) -> bool:
-        """Waits until everything is written; False when something is not."""
-        ...
 
 
 class ExperimentSaver:
@@ -60,12 +50,13 @@ class ExperimentSaver:
     min_period_s = 1.0
 
     def __init__(
-        self, state: ExperimentState, *, store: TrialStore, clock: Clock, logs: Logs | None = None
+        self, state: ExperimentState, *, store: TrialStore, clock: Clock, logs: LogWriter | None = None
     ) -> None:
         """`logs` writes the result files: a snapshot, which drops results from the store, waits for it."""
         self._state, self._store, self._clock, self._logs = state, store, clock, logs
         self._callbacks = state.plugins.hooks  # the state has other hooks while facts are replayed
         self._mark: threading.Event | None = None  # set once the rows before it are in their files
+        self._ended_at_mark = 0
         self._save_at = self._early_at = float("-inf")  # the second: when many trials have ended
 
     def restore(self, saved: SavedExperiment, make_trial: MakeTrial, observer: Hooks | None = None) -> None:
@@ -86,16 +77,16 @@ class ExperimentSaver:
     def is_due(self) -> bool:
         """Returns whether a snapshot is due and the log writer has nearly caught up.
 
-        Does not wait for the log writer, so that `save` has little to wait for.
+        So `save` has little to wait for. Waits here only while `MOST_ENDED` trials or more are not saved.
         """
-        is_early = len(self._state.index.unarchived) >= MANY_ENDED
-        if self._clock.monotonic() < (self._early_at if is_early else self._save_at):
+        ended = len(self._state.index.unarchived)
+        if self._clock.monotonic() < (self._early_at if ended >= MANY_ENDED else self._save_at):
             return False
         if self._logs is None:
             return True
-        if self._mark is None:
-            self._mark = self._logs.mark()
-        return self._mark.is_set()
+        if self._mark is None or (self._mark.is_set() and ended - self._ended_at_mark > MANY_ENDED // 10):
+            self._mark, self._ended_at_mark = self._logs.mark(), ended
+        return self._mark.is_set() or (ended >= MOST_ENDED and self._mark.wait(BACKLOG_WAIT_S))
 
     def save(self, flush: Callable[[], None], *, is_last: bool = False) -> None:
         """Writes a snapshot for a restore.
@@ -121,7 +112,9 @@ class ExperimentSaver:
         ended = [encode_snapshot({"ended": chunk}) for chunk in chunks]
         encoded = self._clock.monotonic()
         if self._logs is not None and not self._logs.flush(LAST_LOG_TIMEOUT_S if is_last else LOG_TIMEOUT_S):
-            self._save_at = self._early_at = began + SAVE_SHARE * LOG_TIMEOUT_S
+            is_slow = self._clock.monotonic() - encoded >= LOG_TIMEOUT_S  # else a file cannot be written
+            self._save_at = began + SAVE_SHARE * LOG_TIMEOUT_S
+            self._early_at = began if is_slow else self._save_at
             return
         waited_s = self._clock.monotonic() - encoded
         try:
@@ -134,10 +127,11 @@ class ExperimentSaver:
         index.note_archived()
         now = self._clock.monotonic()
         live_share = (1 + len(index.live)) / (1 + len(changed))
-        # What the next save repeats:
-        again_s = prepared - began + waited_s + (now - prepared - waited_s) * live_share
+        # What the next save repeats. Where many trials end, waiting for the log writer costs nothing: it is
+        # the slowest part, and works meanwhile.
+        again_s = prepared - began + (now - prepared - waited_s) * live_share
         self._early_at = now + SAVE_SHARE * again_s
-        self._save_at = max(self._early_at, now + self.min_period_s)
+        self._save_at = max(self._early_at + SAVE_SHARE * waited_s, now + self.min_period_s)
 
     def _plugins(self) -> dict[str, Any]:
         """Returns the plug-ins that have a state; a user's scheduler may lack `save_state`."""
@@ -174,6 +168,7 @@ def _decoded(data: bytes) -> dict[str, Any]:
 
 if TYPE_CHECKING:
     from muster.trials.decide import PluginCalls
+    from muster.tune.logger.files.writer import LogWriter
     from muster.tune.reporting.reporter import Reporter
 
 CHECK_PERIOD_S = 5.0

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.base.clock import Clock, SteadyClock
-from muster.base.text import money
+from muster.base.text import counted, money
 from muster.errors import TuneError
 from muster.host.atomic_write import atomic_write
 from muster.host.file_lock import holder_of
@@ -260,7 +260,7 @@ def set_old_experiment_aside(place: ExperimentPaths) -> None:
     aside = next(name for number in count(1) if not (name := Path(f"{target}.{number}.old")).exists())
     target.rename(aside)
     again = f"; to resume it: {program()} tune resume {quote(str(aside))}" if target is directory else ""
-    left = f" with {unfinished} unfinished trials" * bool(unfinished)
+    left = f" with {counted(unfinished, 'unfinished trial')}" * bool(unfinished)
     logger.warning(
         "%s already held an experiment%s; a new one starts. The old one is now %s%s",
         *(directory, left, aside, again),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
     from muster.trials.model import Trial
     from muster.trials.ports import Engine
+    from muster.tune.analysis import ExperimentAnalysis
     from muster.tune.analysis.trial_record import TrialRecord
     from muster.tune.config import RunConfig
     from muster.tune.execution.paths import ExperimentPaths
@@ -61,7 +62,16 @@ class ExperimentOutcome:
     is_interrupted: bool
     is_uploaded: bool = True  # False: the storage lacks something that `place.directory` has
 
-    def records(self) -> Sequence[Trial | TrialRecord]:
+    def analysis(self, default_metric: Any, default_mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
+        """Returns results from memory, or from the storage when the files are only there."""
+        from muster.tune.analysis import ExperimentAnalysis
+
+        place, goal = self.place, dict[str, Any](default_metric=default_metric, default_mode=default_mode)
+        if place.is_remote and self.is_uploaded:
+            return ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **goal)
+        return ExperimentAnalysis(place.directory, trials=self._records(), **goal)
+
+    def _records(self) -> Sequence[Trial | TrialRecord]:
         """Returns the trials, for an analysis of the files on this machine."""
         trials = self.state.index.order
         if not self.place.is_remote:

@@ -11,6 +11,7 @@ from copy import deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from muster.base.untrusted import type_text
 from muster.errors import TuneError, public
 from muster.tune.config import CheckpointConfig, RunConfig, SyncConfig, log_files, seconds
 from muster.tune.registry import get_trainable, register_trainable
@@ -182,5 +183,5 @@ def _part(kind: type[Any], given: Any) -> Any:  # noqa: ANN401 - an instance of 
     if isinstance(given, Mapping):
         return kind(**given)
     if not isinstance(given, kind):
-        raise ValueError(f"Experiment: got a {type(given).__name__} where a {kind.__name__} is needed")
+        raise ValueError(f"Experiment: got {type_text(given)} where a {kind.__name__} is needed")
     return deepcopy(given)

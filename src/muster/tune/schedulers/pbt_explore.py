@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.base.rng import Stream, global_generators_at
-from muster.base.untrusted import error_text
+from muster.base.untrusted import error_text, type_text
 from muster.errors import TuneError
 from muster.trials.metrics import in_words
 from muster.tune.plugin_state import refuse
@@ -49,7 +49,7 @@ def check_mutations(mutations: Mutations, where: str) -> None:
         elif isinstance(value, (list, tuple)) and not value:
             raise ValueError(f"{name} is an empty list: {_HOW}")
         elif not isinstance(value, (list, tuple, Domain)) and not callable(value):
-            raise TypeError(f"{name} is {value!r}, a {type(value).__name__}: {_HOW}")
+            raise TypeError(f"{name} is {value!r}, {type_text(value)}: {_HOW}")
 
 
 def filled(config: Mapping[str, Any], mutations: Mutations, stream: Stream) -> tuple[Config, dict[Path, Any]]:
@@ -96,7 +96,7 @@ def drawn(mutation: Any, stream: Stream) -> Any:  # noqa: ANN401 - whatever a us
     if callable(mutation):
         with global_generators_at(seed):
             return _called(mutation, "a function among hyperparam_mutations")
-    raise ValueError(f"cannot draw from {mutation!r}, a {type(mutation).__name__}: {_HOW}")
+    raise ValueError(f"cannot draw from {mutation!r}, {type_text(mutation)}: {_HOW}")
 
 
 def _changed(value: Any, mutation: Any, chances: Chances, stream: Stream) -> tuple[Any, str]:  # noqa: ANN401

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from muster.host.atomic_write import atomic_write
 from muster.host.regular_file import read_regular
@@ -38,10 +38,6 @@ class LogRow(NamedTuple):
     line: str  # JSON: target tag, clone tag, target iteration, clone iteration, clone config, new config
 
 
-class HasLogRows(Protocol):
-    def take_log_rows(self) -> list[LogRow]: ...
-
-
 def log_row(
     number: int, target: Trial, donor: Trial, checkpoint: CheckpointRef, new: Mapping[str, Any]
 ) -> LogRow:
@@ -65,7 +61,7 @@ def policy_file(trial_id: str) -> str:
 class PolicyLog(Callback):
     """A PolicyLog writes a scheduler's rows into an experiment's directory at the end of every step."""
 
-    def __init__(self, scheduler: HasLogRows, directory: str, *, is_new: bool) -> None:
+    def __init__(self, scheduler: Any, directory: str, *, is_new: bool) -> None:  # noqa: ANN401 - a user's
         """`is_new`: files of another experiment that are there are removed when the first row is written."""
         self._scheduler, self._directory, self._is_new = scheduler, directory, is_new
         self._lines: int | None = None  # of the global file
@@ -149,16 +145,12 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
 
     def __init__(self, policy_file: str) -> None:
         self._policy_file = os.path.expanduser(str(policy_file))
-        self._first, self._changes = _history(self._policy_file)
+        # `config`: what the trial starts with; None: its own.
+        self.config, self._changes = _history(self._policy_file)
         self._step = 0
         self._position = 0  # in the changes
         self._trial_id: str | None = None
         self._is_due = False  # the trial is paused to be changed
-
-    @property
-    def config(self) -> dict[str, Any] | None:
-        """Returns the configuration that the trial starts with; None: its own."""
-        return self._first
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
         if self._trial_id not in (None, trial.trial_id):
@@ -166,20 +158,20 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
                 "PopulationBasedTrainingReplay repeats the history of one trial, the experiment has more: "
                 "leave num_samples at 1 and grids out of the space"
             )
-        if self._first is None and not trial.config:
+        if self.config is None and not trial.config:
             raise ValueError(
                 f"PopulationBasedTrainingReplay: {self._policy_file} changes nothing and the trial has no "
                 "configuration: pass one as param_space"
             )
         is_first = self._trial_id is None
         self._trial_id, self._is_due = trial.trial_id, False
-        if is_first and self._first is not None:
-            if trial.config and trial.config != self._first:
+        if is_first and self.config is not None:
+            if trial.config and trial.config != self.config:
                 logger.warning(
                     "PopulationBasedTrainingReplay: the trial's configuration %s is replaced by %s",
-                    *(trial.config, self._first),
+                    *(trial.config, self.config),
                 )
-            trial.config = dict(self._first)
+            trial.config = dict(self.config)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
         """Pauses the trial, with a checkpoint, at a change, which is made when it is started again."""

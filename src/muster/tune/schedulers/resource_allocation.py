@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from muster.base.resources import SCALE, Resources, to_units
 from muster.trials.checkpoints import metric as named
@@ -19,24 +19,8 @@ from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import check_mode, need_goal
 
-
-class AllocationContext(Protocol):
-    """An AllocationContext is what an allocation function reads of its ResourceChangingScheduler."""
-
-    @property
-    def base_trial_resources(self) -> PlacementGroupFactory | None: ...
-
-    @property
-    def metric(self) -> str | None: ...
-
-    @property
-    def mode(self) -> str | None: ...
-
-    def promised(self, trial: Trial) -> PlacementGroupFactory: ...
-
-    def trials_at_work(self, tune_controller: ControllerView) -> list[Trial]: ...
-
-    def claims(self, tune_controller: ControllerView) -> tuple[Resources, int]: ...
+if TYPE_CHECKING:
+    from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
 
 
 def fitting(free: Resources, unit: Resources) -> int:
@@ -168,7 +152,7 @@ class DistributeResources:
         tune_controller: ControllerView,
         trial: Trial,
         result: dict[str, Any],
-        scheduler: AllocationContext,
+        scheduler: ResourceChangingScheduler,
     ) -> PlacementGroupFactory | None:
         """Returns what the trial should have from now on; None: what it has."""
         if result.get("training_iteration", 0) < 1:
@@ -199,7 +183,7 @@ class DistributeResources:
         tune_controller: ControllerView,
         trial: Trial,
         result: dict[str, Any],
-        scheduler: AllocationContext,
+        scheduler: ResourceChangingScheduler,
         even: int,
     ) -> int:
         """Returns the most units that this trial may have."""
@@ -270,7 +254,7 @@ class DistributeResourcesToTopJob(DistributeResources):
         tune_controller: ControllerView,
         trial: Trial,
         result: dict[str, Any],
-        scheduler: AllocationContext,
+        scheduler: ResourceChangingScheduler,
         even: int,
     ) -> int:
         """Returns the limit for the best trial below it; 0 for the others."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from muster.base.untrusted import ray_object_hint
+from muster.base.untrusted import ray_object_hint, type_text
 from muster.tune.search.paths import Path, children, is_container
 from muster.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, grid_bounds
 
@@ -31,7 +31,7 @@ def check_space(space: Mapping[str, Any], where: str = "param_space") -> None:
             fault = _grid_fault(path, value) if isinstance(value, dict) else _not_a_value(value)
             size = _size(value)
             if size >= LARGE:
-                large.append((place, f"a {type(value).__name__} of {size / 1e6:.0f} MB"))
+                large.append((place, f"{type_text(value)} of {size / 1e6:.0f} MB"))
         if fault:
             raise ValueError(f"{place}: {fault}")
     if large:

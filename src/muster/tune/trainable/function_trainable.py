@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.base import by_value
 from muster.base.lazy import lazy_names
-from muster.base.untrusted import message_text, ray_object_hint
+from muster.base.untrusted import message_text, ray_object_hint, type_text
 from muster.errors import TuneError
 
 # Ray's place for them; a function as it is needs neither.
@@ -148,7 +148,7 @@ def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, s
         except Exception:  # noqa: BLE001 - a user's `__repr__`
             text = "it cannot be shown"
         shown = text if len(text) <= 100 else text[:97] + "..."
-        found[id(value)] = (where, f"a {type(value).__name__}: {shown}")
+        found[id(value)] = (where, f"{type_text(value)}: {shown}")
     return True
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from muster.base import by_value
 from muster.base.clock import SystemClock
-from muster.base.untrusted import error_text
+from muster.base.untrusted import error_text, type_text
 from muster.errors import StoreError, TuneError
 from muster.host.atomic_write import replacing
 from muster.host.scratch_directory import ScratchDirectory
@@ -156,7 +156,7 @@ def _pickled(value: object, name: str) -> list[Any]:
         head = by_value.dumps(value, keep_out)
     except Exception as error:
         raise ValueError(
-            f"with_parameters: {name}, a {type(value).__name__}, cannot be pickled "
+            f"with_parameters: {name}, {type_text(value)}, cannot be pickled "
             f"({error_text(error)}); make it inside of the trainable instead"
         ) from error
     return [head, *buffers]

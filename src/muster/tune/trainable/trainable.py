@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from muster.base.clock import Clock, SystemClock
+from muster.base.untrusted import type_text
 from muster.session.checkpoint import Checkpoint, TrainingResult
 from muster.session.progress import Progress, Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_copy
@@ -227,7 +228,7 @@ class Trainable:
         result = self.step()
         if not isinstance(result, dict):
             raise TypeError(
-                f"{type(self).__name__}.step() returned a {type(result).__name__}; it must return a dict"
+                f"{type(self).__name__}.step() returned {type_text(result)}; it must return a dict"
             )
         elapsed_s = self._clock.monotonic() - began_at
         now = self._clock.now()

@@ -7,7 +7,6 @@ import logging
 import subprocess
 from collections import deque
 from collections.abc import Collection, Mapping
-from types import TracebackType
 from typing import Any, Literal
 
 from muster.base.clock import Clock, SystemClock
@@ -283,9 +282,7 @@ class warn_if_slow:
         self._began_at = self._clock.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         took_s = self._clock.monotonic() - self._began_at
         if took_s > self.threshold and not self.disable:
             logger.warning("%s", self.message.format(name=self.name, duration=took_s))

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from muster.base.untrusted import type_text
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal, check_options, finite_number
 from muster.tune.search.paths import flat_name, flattened, unflattened
@@ -147,7 +148,7 @@ class AxSearch(LibrarySearcher):
 
         if not isinstance(client, Client):
             raise ValueError(
-                f"AxSearch: ax_client must be an ax.api.client.Client, not a {type(client).__name__}: "
+                f"AxSearch: ax_client must be an ax.api.client.Client, not {type_text(client)}: "
                 "the AxClient of Ax 0 is being removed from Ax"
             )
         if space is not None:
