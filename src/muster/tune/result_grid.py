@@ -14,8 +14,9 @@ from muster.trials.metrics import flatten
 from muster.trials.spend import total_cost
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import check_mode, pareto_front
+from muster.tune.analysis.tables import check_mode
 from muster.tune.analysis.trial_record import TrialRecord
+from muster.tune.pareto import pareto_front
 from muster.tune.result import Result
 
 if TYPE_CHECKING:

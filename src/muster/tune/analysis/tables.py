@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,28 +42,6 @@ def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:
     """Returns one line per row; `what` is named when pandas is missing."""
     made: pd.DataFrame = need_pandas(what).DataFrame([flat_row(row) for row in rows])
     return made
-
-
-def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[int]:
-    """Returns the indexes of the rows that no other row beats: as good in every value and better in one.
-
-    Rows with a value that is no finite number are never in it. Costs n log n, and n times the front.
-
-    Example:
-        >>> pareto_front([(1, 5), (2, 5), (2, 9), (0, 0)], ["max", "min"])
-        [1, 3]
-    """
-    signs = [1.0 if mode == "min" else -1.0 for mode in modes]
-    losses: list[tuple[tuple[float, ...], int]] = []
-    for place, row in enumerate(rows):
-        numbers = [number_of(value) for value in row]
-        if all(value is not None and math.isfinite(value) for value in numbers):
-            losses.append((tuple(s * (v or 0.0) for s, v in zip(signs, numbers, strict=True)), place))
-    front: list[tuple[tuple[float, ...], int]] = []
-    for one, place in sorted(losses):  # a row that beats another sorts before it
-        if not any(other != one and all(map(operator.le, other, one)) for other, _ in front):
-            front.append((one, place))
-    return sorted(place for _, place in front)
 
 
 MODES = ("min", "max")
