@@ -6,11 +6,16 @@ Pure. One result dominates another when it is nowhere worse and somewhere better
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Any
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from muster.trials.metrics import number_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def fronts(rows: Sequence[Sequence[float]]) -> list[int]:
@@ -70,3 +75,198 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
             places.append(place)
             scores.append([sign * (value or 0.0) for sign, value in zip(signs, numbers, strict=True)])
     return [place for place, front in zip(places, fronts(scores), strict=True) if front == 0]
+
+
+def crowding(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far apart the neighbours of each row of a front are, relative to the front.
+
+    The ends of the front are infinitely far apart. Rows that are equal in an objective must be in their order of arrival.
+    """
+    import numpy as np
+
+    distances = np.zeros(len(rows))
+    for column in rows.T:
+        order = np.argsort(column, kind="stable")
+        ranked = column[order]
+        span = float(ranked[-1]) - float(ranked[0])
+        if 0.0 < span < math.inf:
+            distances[order[1:-1]] += (ranked[2:] - ranked[:-2]) / span
+        distances[order[0]] = distances[order[-1]] = math.inf
+    return distances
+
+
+class _PlaneFront:
+    """A front of two objectives: the first ascends, so the second descends; equal rows by arrival."""
+
+    def __init__(self, *columns: array[Any]) -> None:
+        self._columns = columns  # the first objective, the second one negated, the numbers
+
+    @classmethod
+    def of(cls, number: int, row: Sequence[float]) -> _PlaneFront:
+        return cls(array("d", row[:1]), array("d", [-row[1]]), array("q", [number]))
+
+    def __len__(self) -> int:
+        return len(self._columns[2])
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        import numpy as np
+
+        return np.array(self._columns[2])
+
+    def crowding(self) -> NDArray[np.float64]:
+        import numpy as np
+
+        first, minus_second, _ = self._columns
+        return crowding(np.column_stack((np.array(first), -np.array(minus_second))))
+
+    def dominates(self, row: Sequence[float]) -> bool:
+        first, minus_second, _ = self._columns
+        place = bisect_left(first, row[0])  # of those not worse in the first, the best in the second
+        if place == len(first) or minus_second[place] > -row[1]:
+            return False
+        return first[place] != row[0] or minus_second[place] != -row[1]
+
+    def take(self, block: _PlaneFront) -> _PlaneFront | None:
+        """Add a new row, or what the front above lost, and return the members that it dominates.
+
+        They are neighbours: what lies between two neighbours of the front above had no other to be below.
+        """
+        first, minus_second, _ = self._columns
+        low = bisect_left(minus_second, block._columns[1][0])
+        high = bisect_right(first, block._columns[0][-1])
+        if low < high and first[low] == block._columns[0][0] and minus_second[low] == block._columns[1][0]:
+            low = high  # after its equals
+        lost = tuple(column[low:high] for column in self._columns) if low < high else None
+        for column, added in zip(self._columns, block._columns, strict=True):
+            column[low:high] = added
+        return None if lost is None else _PlaneFront(*lost)
+
+
+class _SpaceFront:
+    """A front of any number of objectives, by arrival."""
+
+    def __init__(self, numbers: NDArray[np.int64], rows: NDArray[np.float64]) -> None:
+        self.numbers, self._rows = numbers, rows
+
+    @classmethod
+    def of(cls, number: int, row: Sequence[float]) -> _SpaceFront:
+        import numpy as np
+
+        return cls(np.array([number]), np.array([row], dtype=float))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def crowding(self) -> NDArray[np.float64]:
+        return crowding(self._rows)
+
+    def dominates(self, row: Sequence[float]) -> bool:
+        is_no_worse = (self._rows >= row).all(axis=1)
+        return bool((is_no_worse & (self._rows != row).any(axis=1)).any())
+
+    def take(self, block: _SpaceFront) -> _SpaceFront | None:
+        import numpy as np
+
+        mine, theirs = self._rows[:, None, :], block._rows[None, :, :]
+        is_lost = ((mine <= theirs).all(axis=2) & (mine != theirs).any(axis=2)).any(axis=1)
+        lost = _SpaceFront(self.numbers[is_lost], self._rows[is_lost]) if is_lost.any() else None
+        numbers = np.concatenate((self.numbers[~is_lost], block.numbers))
+        order = np.argsort(numbers)
+        self._rows = np.concatenate((self._rows[~is_lost], block._rows))[order]
+        self.numbers = numbers[order]
+        return lost
+
+
+class ParetoOrder:
+    """Results in a total order, best first, that takes new ones quickly.
+
+    Feasible results come first: by front, then by crowding distance (larger first), then by arrival.
+    Infeasible ones follow by violation, and those with a NaN come last. Larger values are better.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[Sequence[float]] = []
+        self._violations: list[float] = []
+        self._fronts: list[Any] = []  # of _PlaneFront or _SpaceFront
+        self._sizes: list[int] = []  # of the fronts
+        self._infeasible: list[tuple[float, int]] = []  # violation, number
+        self._unknown: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def num_fronts(self) -> int:
+        return len(self._fronts)
+
+    @property
+    def num_feasible(self) -> int:
+        return len(self) - len(self._infeasible) - len(self._unknown)
+
+    def add(self, row: Sequence[float], violation: float = 0.0) -> int:
+        """Add a result and return its number: how many came before it."""
+        number = len(self._rows)
+        self._rows.append(row)
+        self._violations.append(violation)
+        if any(map(math.isnan, row)):
+            self._unknown.append(number)
+        elif violation > 0.0:
+            insort(self._infeasible, (violation, number))
+        else:
+            self._push(_PlaneFront.of(number, row) if len(row) == 2 else _SpaceFront.of(number, row), row)
+        return number
+
+    def _push(self, block: Any, row: Sequence[float]) -> None:  # noqa: ANN401 - a front of either kind
+        for place in range(self._first_not_above(row), len(self._fronts)):
+            size, lost = len(block), self._fronts[place].take(block)
+            if lost is None:
+                self._sizes[place] += size
+                return
+            if len(lost) == self._sizes[place]:  # all of it, so all fronts below move down with it
+                self._fronts.insert(place + 1, lost)
+                self._sizes.insert(place, size)
+                return
+            self._sizes[place] += size - len(lost)
+            block = lost
+        self._fronts.append(block)
+        self._sizes.append(len(block))
+
+    def _first_not_above(self, row: Sequence[float]) -> int:
+        """Return the first front without a row that dominates this one, which is its front."""
+        low, high = 0, len(self._fronts)
+        while low < high:
+            middle = (low + high) // 2
+            if self._fronts[middle].dominates(row):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def front(self, number: int) -> int | None:
+        """Return the front of a result, 0 for the best; None for one that is infeasible or has a NaN."""
+        row = self._rows[number]
+        is_ranked = not self._violations[number] > 0.0 and not any(map(math.isnan, row))
+        return self._first_not_above(row) if is_ranked else None
+
+    def place(self, number: int) -> int:
+        """Return how many results are better."""
+        front = self.front(number)
+        if front is None:
+            if any(map(math.isnan, self._rows[number])):
+                return len(self) - len(self._unknown) + bisect_left(self._unknown, number)
+            return self.num_feasible + bisect_left(self._infeasible, (self._violations[number], number))
+        numbers, distances = self._fronts[front].numbers, self._fronts[front].crowding()
+        own = distances[numbers == number][0]
+        ahead = (distances > own) | ((distances == own) & (numbers < number))
+        return sum(self._sizes[:front]) + int(ahead.sum())
+
+    def best_first(self) -> Iterator[int]:
+        """Yield the numbers of all results."""
+        import numpy as np
+
+        for front in self._fronts:
+            numbers = front.numbers
+            yield from numbers[np.lexsort((numbers, -front.crowding()))].tolist()
+        yield from (number for _, number in self._infeasible)
+        yield from self._unknown
