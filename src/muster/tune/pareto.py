@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.trials.metrics import number_of
@@ -80,7 +80,8 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
 def crowding(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how far apart the neighbours of each row of a front are, relative to the front.
 
-    The ends of the front are infinitely far apart. Rows that are equal in an objective must be in their order of arrival.
+    It is infinite for the ends of the front. Rows that are equal in an objective must be in their order of
+    arrival.
     """
     import numpy as np
 
@@ -125,7 +126,7 @@ class _PlaneFront:
         place = bisect_left(first, row[0])  # of those not worse in the first, the best in the second
         if place == len(first) or minus_second[place] > -row[1]:
             return False
-        return first[place] != row[0] or minus_second[place] != -row[1]
+        return bool(first[place] != row[0] or minus_second[place] != -row[1])
 
     def take(self, block: _PlaneFront) -> _PlaneFront | None:
         """Add a new row, or what the front above lost, and return the members that it dominates.
@@ -261,12 +262,18 @@ class ParetoOrder:
         ahead = (distances > own) | ((distances == own) & (numbers < number))
         return sum(self._sizes[:front]) + int(ahead.sum())
 
-    def best_first(self) -> Iterator[int]:
-        """Yield the numbers of all results."""
+    def best_first(self, wanted: Container[int] | None = None, most: int | None = None) -> Iterator[int]:
+        """Yield the numbers of the best `most` results; only those that are wanted."""
         import numpy as np
 
-        for front in self._fronts:
+        left = len(self) if most is None else most
+        for front, size in zip(self._fronts, self._sizes, strict=True):
+            if left <= 0:
+                return
             numbers = front.numbers
-            yield from numbers[np.lexsort((numbers, -front.crowding()))].tolist()
-        yield from (number for _, number in self._infeasible)
-        yield from self._unknown
+            if wanted is None or any(number in wanted for number in numbers.tolist()):
+                ordered = numbers[np.lexsort((numbers, -front.crowding()))][:left].tolist()
+                yield from (number for number in ordered if wanted is None or number in wanted)
+            left -= size
+        rest = [*(number for _, number in self._infeasible), *self._unknown][: max(0, left)]
+        yield from (number for number in rest if wanted is None or number in wanted)
