@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.trials.metrics import number_of
@@ -75,6 +75,25 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
             places.append(place)
             scores.append([sign * (value or 0.0) for sign, value in zip(signs, numbers, strict=True)])
     return [place for place, front in zip(places, fronts(scores), strict=True) if front == 0]
+
+
+LEAST_BOUND = 1e-12  # a violation is relative to its bound, if that is larger
+
+
+def violations(result: Mapping[str, Any], constraints: Mapping[str, float]) -> list[float]:
+    """Return how much a flat result is above each upper bound, relative to it; infinite when it is unknown.
+
+    Example:
+        >>> violations({"latency_ms": 60}, {"latency_ms": 50, "size": 1})
+        [0.2, inf]
+    """
+    found = []
+    for name, bound in constraints.items():
+        value = number_of(result.get(name))
+        is_known = value is not None and not math.isnan(value)
+        excess = max(0.0, value - bound) if is_known and value is not None else math.inf
+        found.append(excess / max(abs(bound), LEAST_BOUND))
+    return found
 
 
 def crowding(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -204,6 +223,10 @@ class ParetoOrder:
     @property
     def num_feasible(self) -> int:
         return len(self) - len(self._infeasible) - len(self._unknown)
+
+    @property
+    def num_infeasible(self) -> int:
+        return len(self._infeasible)
 
     def add(self, row: Sequence[float], violation: float = 0.0) -> int:
         """Add a result and return its number: how many came before it."""

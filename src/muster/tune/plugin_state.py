@@ -49,7 +49,7 @@ class PluginState:
         """Returns everything that determines later answers; equal states give equal bytes."""
         if not self._saves_plain_data:
             return _pickled(self)
-        content = {"kind": self._state_kind, "version": self._state_version, "state": self._to_plain()}
+        content = {"kind": self._state_kind, "version": self._written_version, "state": self._to_plain()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
@@ -58,6 +58,10 @@ class PluginState:
             self._from_plain(self._checked(state))
         else:
             vars(self).update(_unpickled(self, state, trials or {}))
+
+    @property
+    def _written_version(self) -> int:
+        return self._state_version
 
     @property
     def _saves_plain_data(self) -> bool:
