@@ -20,7 +20,7 @@ from muster.base.untrusted import message_text
 from muster.errors import RestoreError, public_constructor
 from muster.trials.model import Trial
 from muster.tune.config import seconds
-from muster.tune.tune_config import TuneConfig, goal_of
+from muster.tune.tune_config import TuneConfig, constraints_of, goal_of
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
@@ -162,6 +162,7 @@ def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentStat
     """Returns names and numbers only. Several metrics stay a list."""
     search: Any = state.plugins.search
     metric, mode = goal_of(tune.metric, tune.mode, search)
+    constraints = constraints_of(tune.constraints, search)
     return {
         "trainable_name": trainable_name,
         "metric": _plain(metric) or state.settings.metric,
@@ -173,6 +174,7 @@ def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentStat
         "time_budget_s": seconds(tune.time_budget_s, "TuneConfig(time_budget_s=...)"),
         "cost_budget": state.settings.limits.cost_budget,
         "deadline": state.settings.limits.deadline,
+        **({"constraints": constraints} if constraints else {}),
     }
 
 

@@ -60,7 +60,7 @@ class AshaParameters(NamedTuple):
 
 Rank = tuple[float, int]  # smaller is better: the score turned round (NaN as the worst), then who came first
 Lookup = Callable[[str], Trial | None]
-Score = Any  # a float, or a tuple of several objectives
+Score = Any  # a float; for several objectives a tuple of them, and one of violations
 Rung = Any  # a PromotionRung, or a ParetoRung for several objectives
 Shown = Callable[[Score], str]  # a score as the user knows it: "loss = 0.3"
 
@@ -331,7 +331,11 @@ class PromotionRule:
 
 def record_all(rung: Rung, scores: Plain) -> None:
     for trial_id, score in scores.items():
-        rung.record(trial_id, tuple(score) if isinstance(score, list) else score)
+        rung.record(trial_id, as_score(score))
+
+
+def as_score(saved: Any) -> Score:  # noqa: ANN401 - plain data
+    return tuple(map(tuple, saved)) if isinstance(saved, list) else saved
 
 
 def _milestones(parameters: AshaParameters, bracket: int) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -234,7 +233,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._parameters = parameters
         self._time_attr = parameters.time_attr
         rule: Any = PromotionRule if parameters.type == "promotion" else StoppingRule
-        several = (partial(ParetoRung, objectives=self.objectives),) if self.objectives > 1 else ()
+        several = (ParetoRung,) if self.objectives > 1 else ()
         self._rule: StoppingRule | PromotionRule = rule(parameters, *several)
         counts = self._rule.rungs_per_bracket
         self._weights = [math.exp(count - max(counts)) for count in counts]

@@ -12,7 +12,9 @@ from muster.trials.model import Trial
 from muster.tune.pareto import ParetoOrder
 from muster.tune.schedulers.asha_promotion import Lookup, Rank, is_resting
 
-Scores = tuple[float, ...]  # objectives, larger is better, then how much each constraint is violated
+Scores = tuple[
+    tuple[float, ...], tuple[float, ...]
+]  # objectives, larger is better; violations of constraints
 
 
 class ParetoRung:
@@ -20,10 +22,10 @@ class ParetoRung:
 
     cutoff = None  # there is no single value to cut at
 
-    def __init__(self, milestone: float, eta: float, objectives: int) -> None:
+    def __init__(self, milestone: float, eta: float) -> None:
         self.milestone = milestone
         self.scores: dict[str, Scores] = {}
-        self._eta, self._objectives = eta, objectives
+        self._eta = eta
         self._order = ParetoOrder()
         self._ids: list[str] = []  # by number
         self._numbers: dict[str, int] = {}
@@ -31,8 +33,7 @@ class ParetoRung:
 
     def record(self, trial_id: str, score: Scores) -> None:
         self.scores[trial_id] = score
-        objectives, violations = score[: self._objectives], score[self._objectives :]
-        self._numbers[trial_id] = self._order.add(objectives, sum(violations))
+        self._numbers[trial_id] = self._order.add(score[0], sum(score[1]))
         self._ids.append(trial_id)
 
     def stops(self, trial_id: str, score: Scores) -> bool:
@@ -43,7 +44,7 @@ class ParetoRung:
         return is_worse or not self.is_comparable(trial_id)
 
     def is_comparable(self, trial_id: str) -> bool:
-        return not any(map(math.isnan, self.scores[trial_id]))
+        return not any(map(math.isnan, self.scores[trial_id][0]))
 
     def rank(self, trial_id: str) -> Rank:
         return (self._order.place(self._numbers[trial_id]), 0)

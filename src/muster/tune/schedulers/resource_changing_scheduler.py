@@ -123,7 +123,10 @@ class ResourceChangingScheduler(TrialScheduler):
 
     # Ray's hooks; what else is passed to them is the base scheduler's.
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
+    def set_search_properties(self, metric: Any, mode: Any, **spec: object) -> bool:  # noqa: ANN401
+        refusal = getattr(self._allocate, "refuses_several", "")
+        if isinstance(metric, list) and refusal:
+            raise ValueError(f"ResourceChangingScheduler: {refusal}")
         is_taken = offer_search_properties(self._base_scheduler, metric, mode, **spec)
         if is_taken and mode:
             self._mode = mode

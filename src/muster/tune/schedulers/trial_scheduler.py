@@ -210,6 +210,14 @@ def checked_goal(owner: MetricScheduler, metric: Any, mode: Any) -> tuple[Any, A
     return [one for one, _ in goals], [one for _, one in goals]
 
 
+def scheduler_goal(scheduler: object, metric: Any, mode: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """Return an experiment's metric and mode for a scheduler; several only for one that compares trials."""
+    base = getattr(scheduler, "_base_scheduler", scheduler)
+    if isinstance(base, MetricScheduler):
+        return checked_goal(base, metric, mode)
+    return metric if isinstance(metric, str) else None, mode if isinstance(mode, str) else None
+
+
 def need_goal(owner: object, metric: str | None, mode: str | None) -> str:
     """Returns the metric; ValueError for an `owner` that compares trials and lacks a metric or a mode."""
     if not metric or not mode:
@@ -267,29 +275,28 @@ class MetricScheduler(FIFOScheduler):
 
     def _time_and_scores(
         self, trial: Trial, result: dict[str, Any]
-    ) -> tuple[float, tuple[float, ...]] | None:
-        """Returns time, and scores followed by the relative violation of each constraint."""
+    ) -> tuple[float, tuple[tuple[float, ...], tuple[float, ...]]] | None:
+        """Returns time, and the scores with the relative violation of each constraint."""
         if self._time_attr not in result or any(metric not in result for metric in self._metric or ()):
             return None
         signs = [1.0 if mode == "max" else -1.0 for mode in self._mode]
         values = [self._number(trial, metric, result[metric]) for metric in self._metric or ()]
-        excesses = violations(result, self._constraints)
-        scores = [sign * value for sign, value in zip(signs, values, strict=True)]
-        return self._number(trial, self._time_attr, result[self._time_attr]), (*scores, *excesses)
+        scores = tuple(sign * value for sign, value in zip(signs, values, strict=True))
+        time = self._number(trial, self._time_attr, result[self._time_attr])
+        return time, (scores, tuple(violations(result, self._constraints)))
 
     def _shown(self, score: Any) -> str:  # noqa: ANN401 - one or several
         """Returns a score as the value that was reported, with the metric's name."""
         if isinstance(score, tuple):
-            return self._all_shown(score)
+            return self._all_shown(*score)
         return f"{self._metric} = {in_words(score if self._mode == 'max' else -score)}"
 
-    def _all_shown(self, scores: tuple[float, ...]) -> str:
-        goals = zip(self._metric or (), self._mode, scores, strict=False)
+    def _all_shown(self, scores: Sequence[float], excesses: Sequence[float]) -> str:
+        goals = zip(self._metric or (), self._mode, scores, strict=True)
         shown = ", ".join(f"{name} = {in_words(one if way == 'max' else -one)}" for name, way, one in goals)
-        bounds = zip(self._constraints.items(), scores[self.objectives :], strict=True)
         broken = ", ".join(
             f"{name} <= {in_words(bound)} by {in_words(excess * max(abs(bound), LEAST_BOUND))}"
-            for (name, bound), excess in bounds
+            for (name, bound), excess in zip(self._constraints.items(), excesses, strict=False)
             if excess > 0.0
         )
         return f"{shown} (violates {broken})" if broken else shown

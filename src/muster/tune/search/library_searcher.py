@@ -56,7 +56,8 @@ class SpaceSearcher(Searcher):
         self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Takes the space, metric and mode that are missing; returns False when there is a space already."""
-        del spec
+        if "constraints" in spec and not getattr(self, "_constraints", True):  # only of one that takes them
+            self._constraints = dict(spec["constraints"])  # type: ignore[call-overload]
         check_metric_and_mode(metric, mode)
         is_new = self._space is None
         if is_new and config:
