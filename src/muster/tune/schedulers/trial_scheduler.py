@@ -212,9 +212,10 @@ def checked_goal(owner: MetricScheduler, metric: Any, mode: Any) -> tuple[Any, A
 
 def scheduler_goal(scheduler: object, metric: Any, mode: Any) -> tuple[Any, Any]:  # noqa: ANN401
     """Return an experiment's metric and mode for a scheduler; several only for one that compares trials."""
-    base = getattr(scheduler, "_base_scheduler", scheduler)
-    if isinstance(base, MetricScheduler):
-        return checked_goal(base, metric, mode)
+    if isinstance(scheduler, MetricScheduler):
+        return checked_goal(scheduler, metric, mode)
+    if getattr(scheduler, "takes_several_objectives", False):
+        return metric, mode
     return metric if isinstance(metric, str) else None, mode if isinstance(mode, str) else None
 
 
