@@ -1,4 +1,4 @@
-"""Measures early stopping with several objectives: hypervolume at an equal budget, and the cost of a decision.
+"""Measures early stopping with several objectives: hypervolume at an equal budget, and a decision's cost.
 
 Random configurations, 8 workers in virtual time, 81 epochs for a full training. Schedulers see noisy values;
 the values without noise at each trial's last epoch are measured. Every figure is relative to FIFO with the

@@ -20,7 +20,7 @@ from muster.errors import TuneError, public
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
 from muster.tune.config import RunConfig
-from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
+from muster.tune.tune_config import ResumeConfig, TuneConfig, constraints_of, goal_of
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -194,10 +194,16 @@ class AskTell:
         from muster.tune.result_grid import ResultGrid
 
         self._parts.flush()
-        metric, mode = goal_of(self._wanted.tune.metric, self._wanted.tune.mode, self._state.plugins.search)
-        trials = self._state.index.order
+        tune, search = self._wanted.tune, self._state.plugins.search
+        metric, mode = goal_of(tune.metric, tune.mode, search)
         return ResultGrid(
-            ExperimentAnalysis(self.directory, trials=trials, default_metric=metric, default_mode=mode)
+            ExperimentAnalysis(
+                self.directory,
+                trials=self._state.index.order,
+                default_metric=metric,
+                default_mode=mode,
+                constraints=constraints_of(tune.constraints, search),
+            )
         )
 
     def close(self) -> None:

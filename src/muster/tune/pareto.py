@@ -58,10 +58,15 @@ def _chains(rows: Sequence[Sequence[float]]) -> list[int]:
     return [int(depth) for depth in depths[places.reshape(-1)]]
 
 
-def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[int]:
+def pareto_front(
+    rows: Sequence[Sequence[Any]],
+    modes: Sequence[str],
+    results: Sequence[Mapping[str, Any]] = (),
+    constraints: Mapping[str, float] | None = None,
+) -> list[int]:
     """Return the indexes of the rows that no other row dominates.
 
-    Rows with a value that is not a finite number are never among them.
+    Rows with a value that is not a finite number, or whose flat result violates a constraint, are left out.
 
     Example:
         >>> pareto_front([(1, 5), (2, 5), (2, 9), (0, 0)], ["max", "min"])
@@ -71,7 +76,8 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
     places, scores = [], []
     for place, row in enumerate(rows):
         numbers = [number_of(value) for value in row]
-        if all(value is not None and math.isfinite(value) for value in numbers):
+        is_known = all(value is not None and math.isfinite(value) for value in numbers)
+        if is_known and not (constraints and any(violations(results[place], constraints))):
             places.append(place)
             scores.append([sign * (value or 0.0) for sign, value in zip(signs, numbers, strict=True)])
     return [place for place, front in zip(places, fronts(scores), strict=True) if front == 0]

@@ -24,7 +24,14 @@ from muster.tune.execution.restore import (
     write_spec,
 )
 from muster.tune.result_grid import ResultGrid
-from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline, goal_of
+from muster.tune.tune_config import (
+    ResumeConfig,
+    TuneConfig,
+    checked_budget,
+    checked_deadline,
+    constraints_of,
+    goal_of,
+)
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -269,7 +276,8 @@ class Tuner:
     def _defaults(self) -> dict[str, Any]:
         tune = self._spec.tune
         metric, mode = goal_of(tune.metric, tune.mode, tune.search_alg)
-        return {"default_metric": metric, "default_mode": mode}
+        constraints = constraints_of(tune.constraints, tune.search_alg)
+        return {"default_metric": metric, "default_mode": mode, "constraints": constraints}
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
         """Returns results from memory, or from the storage when the files are only there."""

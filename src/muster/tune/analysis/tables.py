@@ -62,9 +62,9 @@ def no_single_best(metrics: object, modes: object) -> str:
     if not isinstance(metrics, list | tuple) or not isinstance(modes, list | tuple):
         return ""
     goals = [(metric, mode) for metric, mode in zip(metrics, modes, strict=False) if mode in MODES]
-    call = f"get_pareto_front({[metric for metric, _ in goals]}, {[mode for _, mode in goals]})"
-    what = f"the experiment has {len(goals)} objectives, so no single trial is the best"
-    return f"{what}: ResultGrid.{call} returns the best ones" if len(goals) > 1 else ""
+    what = f"the experiment has {len(goals)} metrics ({', '.join(metric for metric, _ in goals)})"
+    name = f"get_best_result{goals[0]!r}" if goals else ""
+    return f"{what}: name one, {name}, or use get_pareto_front()" if len(goals) > 1 else ""
 
 
 def is_better(value: float, than: float, mode: str) -> bool:
