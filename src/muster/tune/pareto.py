@@ -58,6 +58,13 @@ def _chains(rows: Sequence[Sequence[float]]) -> list[int]:
     return [int(depth) for depth in depths[places.reshape(-1)]]
 
 
+def several_objectives(goal: tuple[Any, Any]) -> dict[str, str]:
+    """Return the mode of each metric that is optimized; {} for fewer than two."""
+    metrics, modes = ([] if one is None or isinstance(one, str) else one for one in goal)
+    found = {metric: mode for metric, mode in zip(metrics, modes, strict=False) if mode in ("min", "max")}
+    return found if len(found) > 1 else {}
+
+
 def pareto_front(
     rows: Sequence[Sequence[Any]],
     modes: Sequence[str],

@@ -123,9 +123,7 @@ class ResultGrid:
         """
         analysis, bounds = self._experiment_analysis, dict[str, float]()
         if metrics is None and modes is None:
-            metrics, modes = analysis.objectives
-            goals = [goal for goal in zip(metrics, modes, strict=True) if goal[1] != "obs"]
-            metrics, modes = [name for name, _ in goals], [mode for _, mode in goals]
+            metrics, modes = [*analysis.objectives], [*analysis.objectives.values()]
             bounds = analysis.constraints
         if isinstance(metrics, str) or not metrics or not modes or len(metrics) != len(modes):
             raise ValueError(

@@ -27,6 +27,7 @@ from muster.tune.analysis.tables import (
     no_single_best,
 )
 from muster.tune.analysis.trial_record import TrialRecord, as_record
+from muster.tune.pareto import several_objectives
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,10 +67,9 @@ class ExperimentAnalysis:
 
         is_single = default_metric is None or isinstance(default_metric, str)
         self._objectives = "" if is_single else no_single_best(default_metric, default_mode)
-        self.objectives: tuple[Any, Any] = ((), ())  # metrics and modes, of several
+        self.objectives = several_objectives((default_metric, default_mode))
         self.constraints = dict(constraints or {})
         if self._objectives:
-            self.objectives = (default_metric, default_mode)
             default_metric = default_mode = None
         if default_mode is not None:
             check_mode(default_mode, "ExperimentAnalysis(default_mode=...)")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.errors import ConfigError
 from muster.trials.metrics import flatten, number_of
+from muster.tune.pareto import several_objectives
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,12 +60,14 @@ def check_mode(mode: object, where: str) -> None:
 
 def no_single_best(metrics: object, modes: object) -> str:
     """Returns why an experiment with several objectives has no best trial, and what has; "" for one."""
-    if not isinstance(metrics, list | tuple) or not isinstance(modes, list | tuple):
+    goals = several_objectives((metrics, modes))
+    if not goals:
         return ""
-    goals = [(metric, mode) for metric, mode in zip(metrics, modes, strict=False) if mode in MODES]
-    what = f"the experiment has {len(goals)} metrics ({', '.join(metric for metric, _ in goals)})"
-    name = f"get_best_result{goals[0]!r}" if goals else ""
-    return f"{what}: name one, {name}, or use get_pareto_front()" if len(goals) > 1 else ""
+    what, (metric, mode) = (
+        f"the experiment has {len(goals)} metrics ({', '.join(goals)})",
+        next(iter(goals.items())),
+    )
+    return f"{what}: name one, get_best_result({metric!r}, {mode!r}), or use get_pareto_front()"
 
 
 def is_better(value: float, than: float, mode: str) -> bool:
