@@ -146,7 +146,7 @@ def test_the_reasons_name_every_objective(kind):
             lines += [f"{who} {what}: {why}" for who, (what, why) in hand.view.reasons.items()]
             hand.view.reasons.clear()
     lines += hand.scheduler.debug_string().splitlines()
-    assert_view(f"several_objectives_{kind}", "\n".join(lines))
+    assert_view(f"schedulers/several_objectives_{kind}", "\n".join(lines))
 
 
 @pytest.mark.parametrize("kind", KINDS)
