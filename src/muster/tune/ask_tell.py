@@ -20,7 +20,7 @@ from muster.errors import TuneError, public
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
 from muster.tune.config import RunConfig
-from muster.tune.tune_config import ResumeConfig, TuneConfig, constraints_of, goal_of
+from muster.tune.tune_config import ResumeConfig, TuneConfig, analysis_defaults
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -194,17 +194,8 @@ class AskTell:
         from muster.tune.result_grid import ResultGrid
 
         self._parts.flush()
-        tune, search = self._wanted.tune, self._state.plugins.search
-        metric, mode = goal_of(tune.metric, tune.mode, search)
-        return ResultGrid(
-            ExperimentAnalysis(
-                self.directory,
-                trials=self._state.index.order,
-                default_metric=metric,
-                default_mode=mode,
-                constraints=constraints_of(tune.constraints, search),
-            )
-        )
+        defaults = analysis_defaults(self._wanted.tune, self._state.plugins.search)
+        return ResultGrid(ExperimentAnalysis(self.directory, trials=self._state.index.order, **defaults))
 
     def close(self) -> None:
         """Saves everything and closes the files. Safe to call twice; `results` still works."""

@@ -221,25 +221,17 @@ class ParetoOrder:
     def __init__(self) -> None:
         self._rows: list[Sequence[float]] = []
         self._violations: list[float] = []
-        self._fronts: list[Any] = []  # of _PlaneFront or _SpaceFront
+        self.fronts: list[Any] = []  # of _PlaneFront or _SpaceFront
         self._sizes: list[int] = []  # of the fronts
-        self._infeasible: list[tuple[float, int]] = []  # violation, number
+        self.infeasible: list[tuple[float, int]] = []  # violation, number
         self._unknown: list[int] = []
 
     def __len__(self) -> int:
         return len(self._rows)
 
     @property
-    def num_fronts(self) -> int:
-        return len(self._fronts)
-
-    @property
     def num_feasible(self) -> int:
-        return len(self) - len(self._infeasible) - len(self._unknown)
-
-    @property
-    def num_infeasible(self) -> int:
-        return len(self._infeasible)
+        return len(self) - len(self.infeasible) - len(self._unknown)
 
     def add(self, row: Sequence[float], violation: float = 0.0) -> int:
         """Add a result and return its number: how many came before it."""
@@ -249,32 +241,32 @@ class ParetoOrder:
         if any(map(math.isnan, row)):
             self._unknown.append(number)
         elif violation > 0.0:
-            insort(self._infeasible, (violation, number))
+            insort(self.infeasible, (violation, number))
         else:
             self._push(_PlaneFront.of(number, row) if len(row) == 2 else _SpaceFront.of(number, row), row)
         return number
 
     def _push(self, block: Any, row: Sequence[float]) -> None:  # noqa: ANN401 - a front of either kind
-        for place in range(self._first_not_above(row), len(self._fronts)):
-            size, lost = len(block), self._fronts[place].take(block)
+        for place in range(self._first_not_above(row), len(self.fronts)):
+            size, lost = len(block), self.fronts[place].take(block)
             if lost is None:
                 self._sizes[place] += size
                 return
             if len(lost) == self._sizes[place]:  # all of it, so all fronts below move down with it
-                self._fronts.insert(place + 1, lost)
+                self.fronts.insert(place + 1, lost)
                 self._sizes.insert(place, size)
                 return
             self._sizes[place] += size - len(lost)
             block = lost
-        self._fronts.append(block)
+        self.fronts.append(block)
         self._sizes.append(len(block))
 
     def _first_not_above(self, row: Sequence[float]) -> int:
         """Return the first front without a row that dominates this one, which is its front."""
-        low, high = 0, len(self._fronts)
+        low, high = 0, len(self.fronts)
         while low < high:
             middle = (low + high) // 2
-            if self._fronts[middle].dominates(row):
+            if self.fronts[middle].dominates(row):
                 low = middle + 1
             else:
                 high = middle
@@ -292,8 +284,8 @@ class ParetoOrder:
         if front is None:
             if any(map(math.isnan, self._rows[number])):
                 return len(self) - len(self._unknown) + bisect_left(self._unknown, number)
-            return self.num_feasible + bisect_left(self._infeasible, (self._violations[number], number))
-        numbers, distances = self._fronts[front].numbers, self._fronts[front].crowding()
+            return self.num_feasible + bisect_left(self.infeasible, (self._violations[number], number))
+        numbers, distances = self.fronts[front].numbers, self.fronts[front].crowding()
         own = distances[numbers == number][0]
         ahead = (distances > own) | ((distances == own) & (numbers < number))
         return sum(self._sizes[:front]) + int(ahead.sum())
@@ -303,7 +295,7 @@ class ParetoOrder:
         import numpy as np
 
         left = len(self) if most is None else most
-        for front, size in zip(self._fronts, self._sizes, strict=True):
+        for front, size in zip(self.fronts, self._sizes, strict=True):
             if left <= 0:
                 return
             numbers = front.numbers
@@ -311,5 +303,5 @@ class ParetoOrder:
                 ordered = numbers[np.lexsort((numbers, -front.crowding()))][:left].tolist()
                 yield from (number for number in ordered if wanted is None or number in wanted)
             left -= size
-        rest = [*(number for _, number in self._infeasible), *self._unknown][: max(0, left)]
+        rest = [*(number for _, number in self.infeasible), *self._unknown][: max(0, left)]
         yield from (number for number in rest if wanted is None or number in wanted)

@@ -88,9 +88,8 @@ class TuneConfig(BriefRepr):
         self._check_plugins()
 
     def _check_mode(self) -> None:
-        several = isinstance(self.mode, list | tuple)
-        modes = self.mode if isinstance(self.mode, list | tuple) else [self.mode]
-        where = f"TuneConfig(mode={self.mode!r})"
+        several, where = isinstance(self.mode, list | tuple), f"TuneConfig(mode={self.mode!r})"
+        modes: Any = self.mode if several else [self.mode]
         if self.mode is not None and any(
             mode not in MODES and not (several and mode == "obs") for mode in modes
         ):
@@ -124,6 +123,13 @@ def goal_of(metric: object, mode: object, search_alg: object) -> tuple[Any, Any]
     if not metric and isinstance(theirs, list | tuple):
         return theirs, getattr(getattr(search_alg, "searcher", search_alg), "mode", None)
     return metric, mode
+
+
+def analysis_defaults(tune: TuneConfig, search_alg: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns what an ExperimentAnalysis compares trials by."""
+    metric, mode = goal_of(tune.metric, tune.mode, search_alg)
+    constraints = constraints_of(tune.constraints, search_alg)
+    return {"default_metric": metric, "default_mode": mode, "constraints": constraints}
 
 
 def constraints_of(given: Mapping[str, float] | None, search_alg: Any) -> dict[str, float]:  # noqa: ANN401

@@ -27,10 +27,9 @@ from muster.tune.result_grid import ResultGrid
 from muster.tune.tune_config import (
     ResumeConfig,
     TuneConfig,
+    analysis_defaults,
     checked_budget,
     checked_deadline,
-    constraints_of,
-    goal_of,
 )
 
 if TYPE_CHECKING:
@@ -274,10 +273,7 @@ class Tuner:
         return can_restore(path, storage_filesystem)
 
     def _defaults(self) -> dict[str, Any]:
-        tune = self._spec.tune
-        metric, mode = goal_of(tune.metric, tune.mode, tune.search_alg)
-        constraints = constraints_of(tune.constraints, tune.search_alg)
-        return {"default_metric": metric, "default_mode": mode, "constraints": constraints}
+        return analysis_defaults(self._spec.tune, self._spec.tune.search_alg)
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
         """Returns results from memory, or from the storage when the files are only there."""

@@ -112,13 +112,9 @@ class PromotionRung:
         return f"rung {in_words(self.milestone)}: {score} {verb} among the best 1/{share} of {count}"
 
     @property
-    def cutoff(self) -> float | None:
-        """Returns the score of the worst trial that may be promoted."""
-        return self._top[0][0] if self._top else None
-
-    @property
     def summary(self) -> str:
-        return str(self.cutoff)
+        """Returns the score of the worst trial that may be promoted."""
+        return str(self._top[0][0] if self._top else None)
 
     def best_waiting(self, lookup: Lookup, waits_at: MutableMapping[str, PromotionRung]) -> Trial | None:
         """Returns the best trial that waits here and may be promoted; `waits_at` is updated on the way."""

@@ -77,36 +77,28 @@ class StoppingRung:
         self._percentile = RunningPercentile((1 - 1 / eta) * 100)
         self._cut: tuple[float | None, int] = (None, 0)  # before the last result, and how many there were
 
-    @property
-    def cutoff(self) -> float | None:
-        return self._percentile.value
-
     def record(self, trial_id: str, score: float) -> None:
         self.scores[trial_id] = score
         self._percentile.add(score)
 
     def stops(self, trial_id: str, score: float) -> bool:
         """Records a score; returns whether its trial stops: NaN, or below the cut of those before it."""
-        self._cut = (self.cutoff, len(self.scores))
+        self._cut = (self._percentile.value, len(self.scores))
         self.record(trial_id, score)
         # NaN is the worst there is: who diverged does not use up a budget, and stops nobody else.
         return math.isnan(score) or (self._cut[0] is not None and score < self._cut[0])
 
-    def why(self, trial_id: str, shown: Shown) -> str:
+    def described(self, trial_id: str, verb: str, shown: Shown) -> str:
         """Returns why `stops` has just returned True, in words."""
-        (cutoff, count), score, where = (
-            self._cut,
-            self.scores[trial_id],
-            f"at rung {in_words(self.milestone)}",
-        )
+        (cutoff, count), score = self._cut, self.scores[trial_id]
+        where = f"rung {in_words(self.milestone)}: {shown(score)} {verb}"
         if math.isnan(score) or cutoff is None:
-            return f"{where}: {shown(score)} is no number to compare"
-        cut = f"{shown(cutoff)}, the cut of {counted(count, 'result')}"
-        return f"{where}: {shown(score)} is worse than {cut}"
+            return f"{where} no number to compare"
+        return f"{where} worse than {shown(cutoff)}, the cut of {counted(count, 'result')}"
 
     @property
     def summary(self) -> str:
-        return str(self.cutoff)
+        return str(self._percentile.value)
 
 
 class StoppingRule:
@@ -152,7 +144,7 @@ class StoppingRule:
         del decision, score
         if time >= self._max_t and self._stop_last_trials:
             return f"it reached max_t = {in_words(self._max_t)}"
-        return str(self._last_stop.why(trial_id, shown))
+        return f"at {self._last_stop.described(trial_id, 'is', shown)}"
 
     def end(self, bracket: int, trial_id: str, time: float, score: Score) -> None:
         """Records a last result, which counts like any other and may fill a rung below one already filled."""
@@ -240,12 +232,6 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._bracket_of: dict[str, int] = {}  # of trials that are not finished
         self._draws = 0
         self._num_stopped = 0
-
-    def set_search_properties(self, metric: Any, mode: Any, **spec: object) -> bool:  # noqa: ANN401
-        is_taken = super().set_search_properties(metric, mode, **spec)
-        if is_taken and self.objectives > 1:
-            self._set_up(self._parameters)  # other rungs
-        return is_taken
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
         super().on_trial_add(tune_controller, trial)

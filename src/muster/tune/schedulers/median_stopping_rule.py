@@ -182,12 +182,6 @@ class MedianStoppingRule(MetricScheduler):
         self._last_pause: dict[str, float] = {}
         self._stopped: dict[str, None] = {}
 
-    def set_search_properties(self, metric: Any, mode: Any, **spec: object) -> bool:  # noqa: ANN401
-        is_taken = super().set_search_properties(metric, mode, **spec)
-        if is_taken and self.objectives > 1:
-            self._set_up(self._parameters)  # curves of each
-        return is_taken
-
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
         key, report = trial.trial_id, self._report(trial, result)
         if report is None or math.isnan(report[0]) or (key in self._stopped and not self._hard_stop):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from muster.base.text import counted
 from muster.trials.metrics import in_words
 from muster.trials.model import Trial
 from muster.tune.pareto import ParetoOrder
-from muster.tune.schedulers.asha_promotion import Lookup, Rank, is_resting
+from muster.tune.schedulers.asha_promotion import Lookup, Rank, Shown, is_resting
 
 Scores = tuple[
     tuple[float, ...], tuple[float, ...]
@@ -19,8 +19,6 @@ Scores = tuple[
 
 class ParetoRung:
     """Results at one milestone, those of failed and finished trials included."""
-
-    cutoff = None  # there is no single value to cut at
 
     def __init__(self, milestone: float, eta: float) -> None:
         self.milestone = milestone
@@ -55,7 +53,7 @@ class ParetoRung:
 
     @property
     def _num_promotable(self) -> int:
-        return min(int(len(self.scores) / self._eta), self._order.num_feasible or self._order.num_infeasible)
+        return min(int(len(self.scores) / self._eta), self._order.num_feasible or len(self._order.infeasible))
 
     def wait(self, trial_id: str) -> None:
         self._waiting[self._numbers[trial_id]] = trial_id
@@ -73,22 +71,18 @@ class ParetoRung:
                     del waits_at[trial_id]
         return None
 
-    def why(self, trial_id: str, shown: Callable[[Any], str]) -> str:
-        """Return why the trial was stopped here, in words."""
-        return f"at {self.described(trial_id, 'is', shown)}"
-
-    def described(self, trial_id: str, verb: str, shown: Callable[[Any], str]) -> str:
+    def described(self, trial_id: str, verb: str, shown: Shown) -> str:
         """Return where a trial stands here: "rung 9: a = 1, b = 2 is in front 1 of 4, place 3 of 7"."""
         number, where = self._numbers[trial_id], f"rung {in_words(self.milestone)}: "
         where += shown(self.scores[trial_id])
         if not self.is_comparable(trial_id):
             return f"{where} cannot be compared"
         front, place = self._order.front(number), self._order.place(number) + 1
-        fronts = "" if front is None else f"in front {front + 1} of {self._order.num_fronts}, "
+        fronts = "" if front is None else f"in front {front + 1} of {len(self._order.fronts)}, "
         where += f" {verb.removesuffix(' not yet')} {fronts}place {place} of {len(self.scores)}"
         continues = place <= self._num_promotable
         return where if continues else f"{where}; the best 1/{in_words(self._eta)} continue"
 
     @property
     def summary(self) -> str:
-        return counted(self._order.num_fronts, "front")
+        return counted(len(self._order.fronts), "front")

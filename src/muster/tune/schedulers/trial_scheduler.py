@@ -239,6 +239,7 @@ class MetricScheduler(FIFOScheduler):
         self._time_attr = time_attr
         self._metric, self._mode = checked_goal(self, metric, mode)
         self._constraints: dict[str, float] = {}
+        self._parameters: Any = None
 
     @property
     def objectives(self) -> int:
@@ -256,7 +257,13 @@ class MetricScheduler(FIFOScheduler):
         self._constraints = dict(spec.get("constraints") or {})  # type: ignore[call-overload]
         if self._mode and self._metric is None:
             self._metric = DEFAULT_METRIC
+        if self.objectives > 1:
+            self._set_up(self._parameters)  # with rungs or curves of several
         return True
+
+    def _set_up(self, parameters: Any) -> None:  # noqa: ANN401 - each class has its own
+        """Starts without trials."""
+        self._parameters = parameters
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
         need_goal(self, self._metric, self._mode)
