@@ -43,8 +43,8 @@ class TuneConfig(BriefRepr):
             those of the cluster's nodes, or RunConfig(price_per_hour=...).
         deadline: When the experiment must be over: a datetime with its zone, or seconds (a timedelta) from
             now. It ends in time, with its trials saved, and is resumed with another deadline.
-        constraints: Upper bounds by result key, e.g. {"latency_ms": 50}. Searchers and schedulers with
-            several objectives rank a trial above one of them, or without the key, below all others.
+        constraints: Upper bounds by result key, e.g. {"latency_ms": 50}. Schedulers with several objectives,
+            and searchers that take constraints, rank a trial above a bound, or without the key, last.
 
     Example:
         >>> TuneConfig(metric="loss", mode="min", num_samples=20)

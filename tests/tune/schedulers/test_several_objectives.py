@@ -12,7 +12,8 @@ from tests.tune.schedulers.by_hand import ByHand
 from tests.tune.test_pareto import brute_force
 
 from muster.errors import TuneError
-from muster.tune.execution.assemble import scheduler_of
+from muster.trials.template import TrialTemplate
+from muster.tune.execution.assemble import scheduler_of, search_of
 from muster.tune.schedulers import (
     PB2,
     ASHAScheduler,
@@ -23,6 +24,7 @@ from muster.tune.schedulers import (
     ResourceChangingScheduler,
 )
 from muster.tune.schedulers.resource_allocation import DistributeResourcesToTopJob
+from muster.tune.search.space import uniform
 from muster.tune.tune_config import TuneConfig
 
 NAN = math.nan
@@ -196,6 +198,18 @@ def test_a_result_without_a_constrained_key_violates_it():
     assert hand.report(hand.trials[0], 1, 0.0, error=0.5, latency_ms=5, size=3) == "CONTINUE"
     assert [report(hand, trial, 1, 0.1, 1) for trial in hand.trials[1:3]] == ["STOP", "STOP"]
     assert hand.report(hand.trials[3], 1, 0.0, error=0.1, latency_ms=1, size=3) == "CONTINUE"
+
+
+def test_constraints_of_the_experiment_and_of_its_searcher_are_the_same():
+    optuna_search = pytest.importorskip("muster.tune.search.optuna.optuna_search")
+    pytest.importorskip("optuna")
+    template = TrialTemplate(trainable_name="f", param_space={"x": uniform(0.0, 1.0)}, num_samples=2)
+    search, _ = search_of(TuneConfig(**GOALS, search_alg="optuna", constraints=BOUNDS), template)
+    assert search.searcher._constraints == BOUNDS
+    own = optuna_search.OptunaSearch()
+    own._constraints = dict(BOUNDS)  # as OptunaSearch(constraints=...) with Optuna 5
+    scheduler = scheduler_of(TuneConfig(**GOALS, search_alg=own, scheduler="asha"))
+    assert scheduler._constraints == BOUNDS
 
 
 def test_fifo_and_even_distribution_need_no_metric():

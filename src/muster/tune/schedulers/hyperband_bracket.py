@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from muster.tune.pareto import ParetoOrder
 from muster.tune.plugin_state import Plain, plain_number, refuse
 from muster.tune.schedulers.asha_promotion import Score, as_score
+from muster.tune.schedulers.pareto_rung import best_first
 
 
 class HyperBandParameters(NamedTuple):
@@ -267,11 +267,8 @@ def _worst_first(standings: Mapping[str, Standing]) -> list[str]:
     scores = [standing.score for standing in standings.values()]
     if not any(isinstance(score, tuple) for score in scores):
         return sorted(standings, key=lambda one: _rank(standings[one].score))
-    order, names = ParetoOrder(), list(standings)
-    for score in scores:
-        objectives, excesses = score if isinstance(score, tuple) else ((score,), ())
-        order.add(objectives, sum(excesses))
-    return [names[number] for number in order.best_first()][::-1]
+    names = list(standings)
+    return [names[place] for place in best_first(scores)][::-1]
 
 
 def _rank(score: float) -> tuple[bool, float]:

@@ -1,20 +1,29 @@
-"""Implements a rung of ASHA with several objectives, for both rules: results in the order of ParetoOrder."""
+"""Orders the results of trials with several objectives: at a rung of ASHA, and in a bracket of HyperBand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from muster.base.text import counted
 from muster.trials.metrics import in_words
 from muster.trials.model import Trial
 from muster.tune.pareto import ParetoOrder
-from muster.tune.schedulers.asha_promotion import Lookup, Rank, Shown, is_resting
+from muster.tune.schedulers.asha_promotion import Lookup, Rank, Score, Shown, is_resting
 
 Scores = tuple[
     tuple[float, ...], tuple[float, ...]
 ]  # objectives, larger is better; violations of constraints
+
+
+def best_first(scores: Iterable[Score]) -> list[int]:
+    """Return the places of all scores; a NaN is the score of a trial that reported nothing."""
+    order = ParetoOrder()
+    for score in scores:
+        objectives, excesses = score if isinstance(score, tuple) else ((score,), ())
+        order.add(objectives, sum(excesses))
+    return [*order.best_first()]
 
 
 class ParetoRung:
