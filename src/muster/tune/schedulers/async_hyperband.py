@@ -242,7 +242,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._forget(trial)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        report = self._report(trial, result)
+        report = self._time_and_score(trial, result)
         if report is None:
             return self.CONTINUE
         decision = self._rule.judge(self._place(trial.trial_id), trial.trial_id, *report)
@@ -256,7 +256,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        report = self._report(trial, result)
+        report = self._time_and_score(trial, result)
         if report is not None:
             self._rule.end(self._place(trial.trial_id), trial.trial_id, *report)
         self._forget(trial)

@@ -153,7 +153,7 @@ class HyperBandScheduler(MetricScheduler):
 
     def _record(self, bracket: Bracket, trial: Trial, result: dict[str, Any]) -> None:
         key = trial.trial_id
-        report = self._report(trial, result)
+        report = self._time_and_score(trial, result)
         if report is not None:
             bracket.report(key, *report)
             return

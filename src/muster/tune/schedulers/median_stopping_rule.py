@@ -183,7 +183,7 @@ class MedianStoppingRule(MetricScheduler):
         self._stopped: dict[str, None] = {}
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        key, report = trial.trial_id, self._report(trial, result)
+        key, report = trial.trial_id, self._time_and_score(trial, result)
         if report is None or math.isnan(report[0]) or (key in self._stopped and not self._hard_stop):
             return self.CONTINUE
         time, score = report
@@ -209,7 +209,7 @@ class MedianStoppingRule(MetricScheduler):
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
         """Counts the last result, once, also if it was not judged."""
-        key, report = trial.trial_id, self._report(trial, result)
+        key, report = trial.trial_id, self._time_and_score(trial, result)
         if report is not None and not math.isnan(report[0]) and report[0] != self._curves[0].last_time(key):
             self._record(key, *report)
         self._forget(trial)

@@ -36,7 +36,7 @@ class TrialScheduler(PluginState):
     STOP: ClassVar[str] = plugins.STOP
     NOOP: ClassVar[str] = plugins.NOOP
 
-    _metric: str | None = None
+    _metric: Any = None  # a name, or a list of several
     _supports_buffered_results = True
 
     @property
@@ -268,18 +268,15 @@ class MetricScheduler(FIFOScheduler):
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
         need_goal(self, self._metric, self._mode)
 
-    def _time_and_score(self, trial: Trial, result: dict[str, Any]) -> tuple[float, float] | None:
-        """Returns time and score; None when the result lacks one of them."""
+    def _time_and_score(self, trial: Trial, result: dict[str, Any]) -> tuple[float, Any] | None:
+        """Returns time and score, several as a tuple; None when the result lacks one of them."""
+        if type(self._metric) is list:
+            return self._time_and_scores(trial, result)
         if self._time_attr not in result or self._metric not in result:
             return None
         time = self._number(trial, self._time_attr, result[self._time_attr])
         value = self._number(trial, self._metric, result[self._metric])
         return time, value if self._mode == "max" else -value
-
-    def _report(self, trial: Trial, result: dict[str, Any]) -> tuple[float, Any] | None:
-        """Returns time and score, several as a tuple; None when the result lacks one of them."""
-        several = self.objectives > 1
-        return self._time_and_scores(trial, result) if several else self._time_and_score(trial, result)
 
     def _time_and_scores(
         self, trial: Trial, result: dict[str, Any]
