@@ -208,8 +208,11 @@ def test_constraints_of_the_experiment_and_of_its_searcher_are_the_same():
     assert search.searcher._constraints == BOUNDS
     own = optuna_search.OptunaSearch()
     own._constraints = dict(BOUNDS)  # as OptunaSearch(constraints=...) with Optuna 5
-    scheduler = scheduler_of(TuneConfig(**GOALS, search_alg=own, scheduler="asha"))
-    assert scheduler._constraints == BOUNDS
+    for settings in (
+        TuneConfig(**GOALS, search_alg=own, scheduler="asha"),
+        TuneConfig(scheduler=ASHAScheduler(**GOALS), constraints=BOUNDS),
+    ):
+        assert scheduler_of(settings)._constraints == BOUNDS
 
 
 def test_fifo_and_even_distribution_need_no_metric():

@@ -235,7 +235,8 @@ def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
         )
     metric, mode = scheduler_goal(chosen, tune.metric, tune.mode)
     constraints = constraints_of(tune.constraints, tune.search_alg)
-    spec = {"constraints": constraints} if constraints and isinstance(metric, list) else {}
+    takes_them = constraints and getattr(chosen, "takes_several_objectives", False)
+    spec = {"constraints": constraints} if takes_them else {}
     if not offer_search_properties(chosen, metric, mode, **spec):
         raise ValueError(
             f"{type(chosen).__name__} already has a metric or mode of its own: give them once, either to the "

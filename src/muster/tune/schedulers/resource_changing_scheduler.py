@@ -103,7 +103,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return mode
 
     @property
-    def metric(self) -> str | None:
+    def metric(self) -> Any:  # noqa: ANN401
         return self._base_scheduler.metric
 
     def promised(self, trial: Trial) -> PlacementGroupFactory:

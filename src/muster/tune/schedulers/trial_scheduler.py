@@ -40,7 +40,7 @@ class TrialScheduler(PluginState):
     _supports_buffered_results = True
 
     @property
-    def metric(self) -> str | None:
+    def metric(self) -> Any:  # noqa: ANN401
         return self._metric
 
     @property
@@ -282,11 +282,11 @@ class MetricScheduler(FIFOScheduler):
         self, trial: Trial, result: dict[str, Any]
     ) -> tuple[float, tuple[tuple[float, ...], tuple[float, ...]]] | None:
         """Returns time, and the scores with the relative violation of each constraint."""
-        if self._time_attr not in result or any(metric not in result for metric in self._metric or ()):
+        if self._time_attr not in result or any(metric not in result for metric in self._metric):
             return None
-        signs = [1.0 if mode == "max" else -1.0 for mode in self._mode]
-        values = [self._number(trial, metric, result[metric]) for metric in self._metric or ()]
-        scores = tuple(sign * value for sign, value in zip(signs, values, strict=True))
+        values = [self._number(trial, metric, result[metric]) for metric in self._metric]
+        goals = zip(values, self._mode, strict=True)
+        scores = tuple(value if mode == "max" else -value for value, mode in goals)
         time = self._number(trial, self._time_attr, result[self._time_attr])
         return time, (scores, tuple(violations(result, self._constraints)))
 
@@ -297,7 +297,7 @@ class MetricScheduler(FIFOScheduler):
         return f"{self._metric} = {in_words(score if self._mode == 'max' else -score)}"
 
     def _all_shown(self, scores: Sequence[float], excesses: Sequence[float]) -> str:
-        goals = zip(self._metric or (), self._mode, scores, strict=True)
+        goals = zip(self._metric, self._mode, scores, strict=True)
         shown = ", ".join(f"{name} = {in_words(one if way == 'max' else -one)}" for name, way, one in goals)
         broken = ", ".join(
             f"{name} <= {in_words(bound)} by {in_words(excess * max(abs(bound), LEAST_BOUND))}"
