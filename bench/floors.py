@@ -29,6 +29,14 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("calls_per_launch", at_most=0.05),
         Floor("calls_ratio", at_least=10.0),
     ),
+    "search-early-stopping": (
+        Floor("early_stopping.asha_grace_3.without_crossing", at_least=1.05),
+        Floor("early_stopping.asha_grace_3.need", at_most=0.50),
+        Floor("early_stopping.hyperband.mean", at_least=1.02),
+        Floor("early_stopping.decision_ms.*.2_at_1000", at_most=0.3),
+        Floor("early_stopping.decision_ms.*.2_at_20000", at_most=2.0),
+        Floor("early_stopping.decision_ms.*.3_at_1000", at_most=5.0),
+    ),
     "economy": (
         Floor("cost_ratio.asha_ondemand", at_least=1.5),
         Floor("cost_ratio.asha_spot", at_least=3.0),
