@@ -88,7 +88,7 @@ class SpaceTree:
             return self._filled(option, f"{label}:{index}", values) if inner else copied(option)
         if isinstance(node, Domain):
             dimension = self.variable[label]
-            return dimension.decoded(values[label] if label in values else dimension.low)
+            return dimension.decoded(values.get(label, dimension.low))
         if is_container(node):
             return rebuilt(
                 node,

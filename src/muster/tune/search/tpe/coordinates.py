@@ -1,7 +1,7 @@
-"""Converts a space tree to coordinates: numbers in [0, 1], in which the user's distribution is uniform, and options.
+"""Converts a space tree to coordinates: options, and numbers in [0, 1] that the user draws uniformly.
 
-Every coordinate belongs to a group: those outside of options form the root group, those inside one option of a
-choice form another. A point has NaN or -1 where a group is inactive.
+Every coordinate belongs to a group: those outside of options form the root group, those inside one option of
+a choice form another. A point has NaN or -1 where a group is inactive.
 """
 
 from __future__ import annotations
@@ -66,13 +66,16 @@ class Scale:
     def encode(self, values: Floats) -> Floats:
         """Return the coordinates of values; halves, so that no range overflows."""
         low, high = self._low / 2, self._high / 2
-        return np.clip((self._forward(values) / 2 - low) / (high - low), 0.0, 1.0)
+        encoded: Floats = np.clip((self._forward(values) / 2 - low) / (high - low), 0.0, 1.0)
+        return encoded
 
     def _backward(self, u: Floats) -> Floats:
-        places = self._low * (1 - u) + self._high * u
+        places: Floats = self._low * (1 - u) + self._high * u
         if self._normal is not None:
             return np.array([self._normal.inv_cdf(p) for p in np.clip(places, _EDGE, 1 - _EDGE).tolist()])
-        return np.exp(np.minimum(places, _LARGEST)) if self._dimension.is_log else places
+        if self._dimension.is_log:
+            places = np.exp(np.minimum(places, _LARGEST))
+        return places
 
     def decode(self, u: float) -> float:
         """Return the user's number, inside the bounds and on the grid."""
@@ -85,9 +88,10 @@ class Scale:
         values = np.rint(self._backward(u) / self.step) * self.step
         return self.encode(np.clip(values, self._dimension.low, self._dimension.high))
 
-    def grid(self) -> list[float]:
+    def grid(self) -> Floats:
         """Return the coordinates of all values of a grid."""
-        return self.encode(self._dimension.low + self.step * np.arange(round(self.count))).tolist()
+        places: Floats = np.arange(round(self.count), dtype=np.float64)
+        return self.encode(self._dimension.low + self.step * places)
 
 
 @dataclass
@@ -112,7 +116,17 @@ class Coordinates:
         self.bins = np.array([scale.bin for scale in self.scales])
         self.groups = self._grouped(list(variable))
         self.fingerprint = [
-            [label, each.kind, each.low, each.high, each.is_log, each.step, each.mean, each.sd, len(each.options)]
+            [
+                label,
+                each.kind,
+                each.low,
+                each.high,
+                each.is_log,
+                each.step,
+                each.mean,
+                each.sd,
+                len(each.options),
+            ]
             for label, each in variable.items()
         ]
 
@@ -193,10 +207,8 @@ class Coordinates:
         """Return all points of a finite space."""
         found = [self.empty_point()]
         for group in self.groups:
-            axes = [
-                *(self.scales[index].grid() for index in group.numbers),
-                *(range(int(self.sizes[index])) for index in group.choices),
-            ]
+            axes: list[list[float]] = [self.scales[index].grid().tolist() for index in group.numbers]
+            axes += [list(range(self.sizes[index])) for index in group.choices]
             extended: list[Point] = []
             for point in found:
                 if not self.is_active(group, point):
@@ -213,7 +225,7 @@ class Coordinates:
 
 def kronecker(dimensions: int) -> Floats:
     """Return the steps of an evenly spread sequence in so many dimensions."""
-    root = 2.0
+    root: float = 2.0
     for _ in range(30):
         root = (1 + root) ** (1 / (dimensions + 1))
     return root ** -np.arange(1.0, dimensions + 1)

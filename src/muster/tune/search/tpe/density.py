@@ -1,7 +1,8 @@
 """Fits the two densities of a group of coordinates, draws candidates from the good one, and scores points.
 
-A density is a mixture of products: one kernel per trial and a uniform prior kernel. Numbers have normal kernels
-truncated to [0, 1], as wide as the larger gap to a neighbor; choices copy the option of the kernel or draw one.
+A density is a mixture of products: one kernel per trial and a uniform prior kernel. Numbers have normal
+kernels truncated to [0, 1], as wide as the larger gap to a neighbor; choices copy the option of the kernel
+or draw one.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class Mixture:
             center, width = self.u[:, columns], self.width[:, columns]
             normal = center + width * rng.standard_normal(u.shape)
             while (outside := (normal < 0) | (normal > 1)).any():
-                normal[outside] = (
-                    center[outside] + width[outside] * rng.standard_normal(np.count_nonzero(outside))
+                normal[outside] = center[outside] + width[outside] * rng.standard_normal(
+                    np.count_nonzero(outside)
                 )
             u = np.where(is_prior, u, normal)
         return u, options
@@ -190,9 +191,7 @@ def log_mass(u: Floats, width: Floats) -> Floats:
 
 
 def upper_tail(z: Floats) -> Floats:
-    """Return the mass of the standard normal distribution above z >= 0, within 1e-7 (7.1.26 of Abramowitz)."""
+    """Return the normal distribution's mass above z >= 0, within 1e-7 (Abramowitz and Stegun 7.1.26)."""
     t = 1 / (1 + 0.3275911 / math.sqrt(2) * z)
-    series = t * (
-        0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
-    )
-    return 0.5 * series * np.exp(-0.5 * z * z)  # type: ignore[no-any-return]
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return 0.5 * series * np.exp(-0.5 * z * z)

@@ -1,4 +1,4 @@
-"""Suggests points from a table of trials: the start-up sequence, then the tree-structured Parzen estimator."""
+"""Suggests points from a table of trials: first an even sequence, then a tree-structured Parzen estimator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.tune.search.tpe.coordinates import MOST_ENUMERATED, Coordinates, Flo
 from muster.tune.search.tpe.density import GroupModel, Mixture
 from muster.tune.search.tpe.table import Rows, TrialTable
 
-RECOMBINED = (0.3, 0.5)  # how often a coordinate comes from another candidate, with one and several objectives
+RECOMBINED = (0.3, 0.5)  # how often a coordinate is from another candidate: one objective, several
 _DRAWS = 20  # for a new point in a large finite space
 _SHIFT, _SUGGESTION = 2, 1  # which stream
 
@@ -81,7 +81,7 @@ class Model:
         rng: np.random.Generator,
         fitted: list[tuple[Mixture, Mixture]] | None,
     ) -> Point:
-        """Return the point, or in a finite space where it was suggested before another one, if there is any."""
+        """Return the point; in a finite space that has it already, an untried one, if there is any."""
         tried = self._tried_in(table) if self._coordinates.size < np.inf else ()
         if point.key() not in tried:
             return point
@@ -113,9 +113,7 @@ class Model:
         return self._tried
 
 
-def _recombine(
-    rng: np.random.Generator, u: Floats, c: Places, probability: float
-) -> tuple[Floats, Places]:
+def _recombine(rng: np.random.Generator, u: Floats, c: Places, probability: float) -> tuple[Floats, Places]:
     """Replace single coordinates of the candidates by those of others, in one random order."""
     others: Rows = rng.permutation(u.shape[1])
     u = np.where(rng.random(u.shape) < probability, u[:, others], u)

@@ -63,7 +63,9 @@ class TrialTable:
         """Whether each trial has a value: at its end, where its scheduler stopped it, or at a rung."""
         status, level = self.status[: self.count], self.level[: self.count]
         has_level = ~np.isnan(level)
-        return (status == COMPLETE) | (has_level & (status == STOPPED)) | ((status == PENDING) & (level > 0))
+        has_ended: NDArray[np.bool_] = (status == COMPLETE) | (has_level & (status == STOPPED))
+        has_rung: NDArray[np.bool_] = (status == PENDING) & (level > 0)
+        return has_ended | has_rung
 
     def good(self) -> Rows:
         """Return the best trials, best first: complete, then by rung, then by violation; ties by place."""
@@ -95,7 +97,8 @@ class TrialTable:
         cut = ranks[order[count]]
         before, split = order[ranks[order] < cut], np.flatnonzero(ranks == cut)
         chosen = greedy_order(scores[:, split].T, scores.T, count - len(before))
-        return rows[np.concatenate([before, split[chosen]])]
+        best: Rows = rows[np.concatenate([before, split[chosen]])]
+        return best
 
     # State.
 
@@ -108,7 +111,9 @@ class TrialTable:
             old = getattr(self, name)
             content = np.frombuffer(saved[name], dtype=old.dtype)
             if content.size != self.count * math.prod(old.shape[:-1]):
-                raise RestoreError("TPESearch: the saved state is not of this space", fix="pass the first one")
+                raise RestoreError(
+                    "TPESearch: the saved state is not of this space", fix="pass the first one"
+                )
             setattr(self, name, content.reshape(*old.shape[:-1], self.count).copy())
 
 

@@ -292,7 +292,7 @@ class TPESearch(SpaceSearcher):
 
     def save_state(self) -> bytes:
         """Return the table and the counters; everything else is a function of them."""
-        saved = {
+        saved: dict[str, Any] = {
             "version": 1,
             "metric": self._metric,
             "mode": self._mode,

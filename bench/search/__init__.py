@@ -1,0 +1,1 @@
+"""Compares TPESearch with Optuna's default sampler and with random search, problem by problem."""
