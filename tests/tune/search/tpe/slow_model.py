@@ -75,7 +75,15 @@ def draw(kernels, rng, count, numbers, choices):
         for j, pick in enumerate(picks):
             if pick < len(edges) and copies[i, j] >= 0.4:
                 options[i][j] = kernels.points[pick][1][i]
-    kept = [pick if pick < len(edges) else 0 for pick in picks]
+    found = draw_numbers(kernels, rng, [pick if pick < len(edges) else 0 for pick in picks], numbers)
+    for j, pick in enumerate(picks):
+        if pick == len(edges):
+            found[:, j] = u[:, j]
+    return found, np.array(options, dtype=np.int32).reshape(choices, count)
+
+
+def draw_numbers(kernels, rng, kept, numbers):
+    count = len(kept)
     normal = rng.standard_normal((numbers, count))
     found = np.empty((numbers, count))
     for i in range(numbers):
@@ -87,10 +95,7 @@ def draw(kernels, rng, count, numbers, choices):
             break
         for (i, j), again in zip(outside, rng.standard_normal(len(outside)), strict=True):
             found[i, j] = kernels.points[kept[j]][0][i] + kernels.widths[i][kept[j]] * again
-    for j, pick in enumerate(picks):
-        if pick == len(edges):
-            found[:, j] = u[:, j]
-    return found, np.array(options, dtype=np.int32).reshape(choices, count)
+    return found
 
 
 def suggested(coordinates, table, seed, number, candidates):

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from muster.tune.search.space import choice, lograndint, loguniform, qlograndint, qrandn, quniform, randint, randn, uniform
+from muster.tune.search.space import (
+    choice,
+    lograndint,
+    loguniform,
+    qlograndint,
+    qrandn,
+    quniform,
+    randint,
+    randn,
+    uniform,
+)
 
 SPACES = {
     "floats": ({f"x{place}": uniform(-2, 3) for place in range(4)}, 1),

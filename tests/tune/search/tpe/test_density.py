@@ -38,7 +38,10 @@ def test_the_mass_inside_the_bounds_is_that_of_erf():
     rng = np.random.default_rng(0)
     u, width = rng.random((3, 50)), rng.uniform(0.01, 1, (3, 50))
     inside = [
-        [0.5 * (math.erf((1 - m) / s / math.sqrt(2)) + math.erf(m / s / math.sqrt(2))) for m, s in zip(*row, strict=True)]
+        [
+            0.5 * (math.erf((1 - m) / s / math.sqrt(2)) + math.erf(m / s / math.sqrt(2)))
+            for m, s in zip(*row, strict=True)
+        ]
         for row in zip(u, width, strict=True)
     ]
     expected = np.log(np.array(inside) * width).sum(axis=0)
@@ -68,7 +71,8 @@ def test_drawn_candidates_follow_the_density():
     middle = (edges[:-1] + edges[1:]) / 2
     fine = (np.arange(2000) + 0.5) / 2000
     density = sum(
-        np.exp(mixture.log_density(fine[None], np.full((1, 2000), option, dtype=np.int32))) for option in (0, 1)
+        np.exp(mixture.log_density(fine[None], np.full((1, 2000), option, dtype=np.int32)))
+        for option in (0, 1)
     )
     expected = density.reshape(20, 100).mean(axis=1) / 20
     assert np.abs(counts / 40_000 - expected).max() < 0.01, middle
@@ -92,7 +96,9 @@ def test_three_hundred_dimensions_and_a_thousand_options_are_finite():
 def test_suggestions_are_those_of_the_slow_model(name):
     space, goals = SPACES[name]
     made = TPESearch(seed=3, n_candidates=24)
-    made.set_search_properties([*"ab"][:goals] if goals > 1 else "a", ["min"] * goals if goals > 1 else "min", space)
+    made.set_search_properties(
+        [*"ab"][:goals] if goals > 1 else "a", ["min"] * goals if goals > 1 else "min", space
+    )
     live = []
     for number in range(45):
         if number >= 25:
