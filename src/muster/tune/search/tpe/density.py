@@ -17,6 +17,7 @@ from muster.tune.search.tpe.table import GONE, Rows, TrialTable
 REDRAWN = 0.4  # how often a choice is not copied from its kernel
 _FAR = 4.0  # standard deviations beyond which a tail is taken as empty
 _LEAST_LOG = -600.0  # exp below is denormal, and slow
+_NOTHING = -50.0  # relative to the prior, in logarithms: less than rounding, also of a million kernels
 _BLOCK = 60  # dimensions whose widths may be multiplied: 0.01 ** 60 is not denormal
 _INSERTED = 8  # more new trials at once are sorted instead
 
@@ -36,31 +37,34 @@ class Mixture:
         self.u, self.c, self.width, self.weights, self.sizes = u, c, width, weights, sizes
         total = weights.sum() + 1.0
         self._log_prior = -math.log(total) - float(np.log(sizes).sum())
-        self._precision = width**-2.0
-        self._scaled = u * self._precision
-        self._constant = (
+        precision = 1 / (width * width)
+        scaled = u * precision
+        constant = (
             np.log(weights / total)
             - 0.5 * len(u) * math.log(2 * math.pi)
-            - 0.5 * (u * self._scaled).sum(axis=0)
+            - 0.5 * (u * scaled).sum(axis=0)
             - log_mass(u, width)
-            + float(np.log(REDRAWN / sizes).sum())
+            + float(np.log(REDRAWN / sizes).sum() - self._log_prior)
         )
+        self._factors = np.vstack([precision, scaled, constant])
 
     def log_density(self, u: Floats, c: Places) -> Floats:
-        """Return the logarithm of the density at points, which are columns."""
-        terms = np.empty((u.shape[1], len(self._constant) + 1))
-        inner = terms[:, :-1]
-        inner[:] = self._constant
-        if len(u):
-            inner += np.vstack([-0.5 * u * u, u]).T @ np.vstack([self._precision, self._scaled])
+        """Return the logarithm of the density at points, which are columns.
+
+        All kernels at all points are one matrix product, in logarithms relative to the prior. Kernels that are
+        nothing next to the prior are left out before the exponential, which would be most of the cost.
+        """
+        count = u.shape[1]
+        terms = np.vstack([-0.5 * u * u, u, np.ones(count)]).T @ self._factors
         for options, own, size in zip(c, self.c, self.sizes, strict=True):
-            inner += math.log((1 - REDRAWN) * size / REDRAWN + 1) * (options[:, None] == own)
-        terms[:, -1] = self._log_prior
-        most = terms.max(axis=1, keepdims=True)
-        terms -= most
-        np.maximum(terms, _LEAST_LOG, out=terms)
-        np.exp(terms, out=terms)
-        return most[:, 0] + np.log(terms.sum(axis=1))  # type: ignore[no-any-return]
+            terms += math.log((1 - REDRAWN) * size / REDRAWN + 1) * (options[:, None] == own)
+        kept = np.flatnonzero(terms > _NOTHING)
+        points, values = kept // max(1, terms.shape[1]), terms.ravel()[kept]
+        most = np.zeros(count)  # the prior's
+        np.maximum.at(most, points, values)
+        values = np.exp(np.maximum(values - most[points], _LEAST_LOG))
+        sums = np.bincount(points, weights=values, minlength=count) + np.exp(np.maximum(-most, _LEAST_LOG))
+        return self._log_prior + most + np.log(sums)
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Floats, Places]:
         """Return points as columns: a kernel by weight, then every coordinate from that kernel."""
