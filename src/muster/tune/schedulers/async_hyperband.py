@@ -265,6 +265,10 @@ class AsyncHyperBandScheduler(MetricScheduler):
         ends = [Milestone(parameters.max_t, 0.0, self._time_attr)] if parameters.stop_last_trials else []
         return (*rungs, *ends)
 
+    def rung_levels(self) -> tuple[tuple[float, ...] | None, str]:
+        found, max_t = {time for rungs in self._rule.cutoffs() for time, _ in rungs}, self._parameters.max_t
+        return (*sorted(time for time in found if time < max_t), max_t), self._time_attr
+
     def debug_string(self) -> str:
         lines = [f"Using AsyncHyperBand: num_stopped={self._num_stopped}"]
         for rungs in self._rule.cutoffs():

@@ -124,6 +124,9 @@ class HyperBandScheduler(MetricScheduler):
             return ()
         return (Milestone(bracket.milestone, 0.0, self._time_attr, is_barrier=True),)
 
+    def rung_levels(self) -> tuple[tuple[float, ...] | None, str]:
+        return self._parameters.levels, self._time_attr
+
     def rungs_to_open(self) -> Sequence[RungToOpen]:
         """Returns the next rung of every bracket that will be halved, and those after it."""
         found = []

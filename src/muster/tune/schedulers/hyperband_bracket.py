@@ -47,6 +47,17 @@ class HyperBandParameters(NamedTuple):
         eta = self.reduction_factor
         return math.ceil(n / eta), int(min(milestone * eta, self.max_t))
 
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Returns the milestones of all brackets, ascending."""
+        found = set()
+        for s in range(self.brackets_per_band):
+            n, milestone = self.first_rung(s)
+            for _ in range(s + 1 if milestone else 0):
+                found.add(milestone)
+                n, milestone = self.next_rung(n, milestone)
+        return tuple(sorted(found))
+
     def total_time(self, s: int) -> float:
         """Returns roughly what a full bracket spends in all, which measures its progress."""
         n, first = self.first_rung(s)

@@ -15,7 +15,7 @@ from muster.errors import TuneError
 from muster.trials import plugins
 from muster.trials.metrics import DEFAULT_METRIC, in_words
 from muster.trials.model import Trial
-from muster.trials.plugins import ControllerView, Milestone
+from muster.trials.plugins import ITERATION, ControllerView, Milestone
 from muster.tune.plugin_state import PluginState, restore_by_path, saved_by_path
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
@@ -151,6 +151,10 @@ class FIFOScheduler(TrialScheduler):
         """Returns where a trial may be stopped or paused; () when it runs to its end, None: not known."""
         del trial
         return () if type(self) is FIFOScheduler else None
+
+    def rung_levels(self) -> tuple[tuple[float, ...] | None, str]:
+        """Returns all times at which trials are compared, () for none, None for unknown; and their key."""
+        return () if type(self) is FIFOScheduler else None, ITERATION
 
     def debug_string(self) -> str:
         return "Using FIFO scheduling algorithm."
