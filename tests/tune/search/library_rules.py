@@ -87,7 +87,7 @@ class LibraryRules:
         raise NotImplementedError
 
     def make_again(self) -> Searcher:
-        """A searcher for a saved state; one that does not save its space gets it as in a restored experiment."""
+        """A searcher for a saved state; one that does not save its space gets it as in a restore."""
         return self.make()
 
     def step(self, made, live, number):

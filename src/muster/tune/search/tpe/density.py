@@ -51,8 +51,8 @@ class Mixture:
     def log_density(self, u: Floats, c: Places) -> Floats:
         """Return the logarithm of the density at points, which are columns.
 
-        All kernels at all points are one matrix product, in logarithms relative to the prior. Kernels that are
-        nothing next to the prior are left out before the exponential, which would be most of the cost.
+        All kernels at all points are one matrix product, in logarithms relative to the prior. Kernels that
+        are nothing next to the prior are left out before the exponential, which would be most of the cost.
         """
         count = u.shape[1]
         terms = np.vstack([-0.5 * u * u, u, np.ones(count)]).T @ self._factors

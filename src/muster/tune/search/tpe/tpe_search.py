@@ -76,7 +76,7 @@ class TPESearch(SpaceSearcher):
         self._queue: list[Values] = []  # points to evaluate that were not suggested yet
         self._given: dict[str, Values] = {}  # those of live trials, exactly as the user wrote them
         self._live: dict[str, int] = {}  # the place in the table of each unfinished trial
-        self._reasons: dict[str, str] = {}
+        self._reason = ("", "")  # of the last suggestion, with its trial
         self._number = 0  # suggestions made
         self._levels: tuple[float, ...] = ()
         self._time_attr = TRAINING_ITERATION
@@ -175,12 +175,12 @@ class TPESearch(SpaceSearcher):
             reason = "a point of points_to_evaluate"
         else:
             point, reason = self._model.suggest(table, self._number)
-        self._live[trial_id], self._reasons[trial_id] = table.add(point), reason
+        self._live[trial_id], self._reason = table.add(point), (trial_id, reason)
         self._number += 1
 
     def why(self, trial_id: str) -> str:
-        """Return why the configuration of an unfinished trial was suggested, in words."""
-        return self._reasons.get(trial_id, "")
+        known_id, reason = self._reason
+        return reason if known_id == trial_id else ""
 
     # Tell.
 
@@ -242,7 +242,6 @@ class TPESearch(SpaceSearcher):
         """
         place = self._live.pop(trial_id, None)
         self._given.pop(trial_id, None)
-        self._reasons.pop(trial_id, None)
         if place is None or self._table is None:
             return
         self._table.status[place] = self._ended(place, result, error, stopped)
@@ -309,7 +308,6 @@ class TPESearch(SpaceSearcher):
                 "queue": self._queue,
                 "given": self._given,
                 "live": self._live,
-                "reasons": self._reasons,
                 "table": self._table.saved(),
             }
         elif self._saved is not None:
@@ -346,7 +344,7 @@ class TPESearch(SpaceSearcher):
             )
         self._table.restore(saved["table"])
         self._queue, self._given = saved["queue"], saved["given"]
-        self._live, self._reasons, self._saved = saved["live"], saved["reasons"], None
+        self._live, self._saved = saved["live"], None
 
 
 def _difference(before: list[list[Any]], now: list[list[Any]]) -> str:
