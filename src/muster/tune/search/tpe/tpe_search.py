@@ -6,7 +6,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import msgpack
 
@@ -15,7 +15,7 @@ from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION
 from muster.tune.search.check_space import checked_points
 from muster.tune.search.library_searcher import SpaceSearcher, finite_number
 from muster.tune.search.search_algorithm import Names
-from muster.tune.search.searcher import SearcherNotReady, check_metric_and_mode
+from muster.tune.search.searcher import SearcherNotReady
 from muster.tune.search.space_tree import SpaceTree
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class TPESearch(SpaceSearcher):
     """
 
     _owner = "TPESearch"
+    _plain_attributes: ClassVar[tuple[str, ...]] = (
+        *("_metric", "_mode", "_constraints", "_seed", "_startup", "_candidates", "_number"),
+        *("_levels", "_time_attr", "_queue", "_given", "_live"),
+    )
 
     def __init__(  # noqa: PLR0913, PLR0917 - as the other searchers
         self,
@@ -78,7 +82,7 @@ class TPESearch(SpaceSearcher):
         self._live: dict[str, int] = {}  # the place in the table of each unfinished trial
         self._reason = ("", "")  # of the last suggestion, with its trial
         self._number = 0  # suggestions made
-        self._levels: tuple[float, ...] = ()
+        self._levels: Sequence[float] = ()
         self._time_attr = TRAINING_ITERATION
         self._tree: SpaceTree | None = None
         self._table: TrialTable | None = None
@@ -149,7 +153,7 @@ class TPESearch(SpaceSearcher):
 
     def set_rungs(self, levels: Sequence[float] | None, time_attr: str) -> None:
         """Take the times at which the scheduler compares trials: values there count before a trial ends."""
-        self._levels, self._time_attr = tuple(sorted(levels or ())), time_attr
+        self._levels, self._time_attr = sorted(levels or ()), time_attr
 
     # Ask.
 
@@ -291,28 +295,12 @@ class TPESearch(SpaceSearcher):
 
     def save_state(self) -> bytes:
         """Return the table and the counters; everything else is a function of them."""
-        saved: dict[str, Any] = {
-            "version": 1,
-            "metric": self._metric,
-            "mode": self._mode,
-            "constraints": self._constraints,
-            "startup": self._startup,
-            "candidates": self._candidates,
-            "seed": self._seed,
-            "number": self._number,
-            "rungs": [self._levels, self._time_attr],
-        }
+        if self._saved is not None:  # restored, and still without a space
+            return msgpack.encode(self._saved)
+        saved = {name: getattr(self, name) for name in self._plain_attributes}
         if self._table is not None:
-            saved |= {
-                "space": self._coordinates.fingerprint,
-                "queue": self._queue,
-                "given": self._given,
-                "live": self._live,
-                "table": self._table.saved(),
-            }
-        elif self._saved is not None:
-            saved = self._saved
-        return msgpack.encode(saved)
+            saved |= {"space": self._coordinates.fingerprint, "table": self._table.saved()}
+        return msgpack.encode({"version": 1, **saved})
 
     def restore_state(self, state: bytes) -> None:
         """Continue from a saved state; the space comes from the constructor or the experiment, as before."""
@@ -325,12 +313,9 @@ class TPESearch(SpaceSearcher):
             raise RestoreError(
                 f"{self._owner}: its state has version {version}", fix="this muster reads version 1"
             )
-        check_metric_and_mode(saved["metric"], saved["mode"])
-        self._metric, self._mode = saved["metric"] or self._metric, saved["mode"] or self._mode
-        self._constraints, self._seed = saved["constraints"], saved["seed"]
-        self._startup, self._candidates = saved["startup"], saved["candidates"]
-        levels, self._time_attr = saved["rungs"]
-        self._levels, self._number = tuple(levels), saved["number"]
+        for name in self._plain_attributes:
+            if saved[name] is not None:
+                setattr(self, name, saved[name])
         self._saved, self._table = (saved if "table" in saved else None), None
         self._start_if_ready()
 
@@ -343,8 +328,7 @@ class TPESearch(SpaceSearcher):
                 fix="restore with the space of the first run",
             )
         self._table.restore(saved["table"])
-        self._queue, self._given = saved["queue"], saved["given"]
-        self._live, self._saved = saved["live"], None
+        self._saved = None
 
 
 def _difference(before: list[list[Any]], now: list[list[Any]]) -> str:
