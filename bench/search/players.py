@@ -40,10 +40,10 @@ class Optuna:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = dict(space)
         sampler = optuna.samplers.TPESampler(seed=seed)
-        self._study = optuna.create_study(directions=["minimize"] * goals, sampler=sampler)
+        self.study = optuna.create_study(directions=["minimize"] * goals, sampler=sampler)
 
     def ask(self) -> tuple[Any, dict[str, Any]]:
-        trial = self._study.ask()
+        trial = self.study.ask()
         return trial, dict(self._suggest(trial, self._space, ""))
 
     def _suggest(self, trial: Any, node: Any, label: str) -> Any:
@@ -57,7 +57,7 @@ class Optuna:
         return node
 
     def tell(self, key: Any, values: list[float]) -> None:
-        self._study.tell(key, values)
+        self.study.tell(key, values)
 
 
 def _number(trial: Any, domain: Domain, label: str) -> Any:

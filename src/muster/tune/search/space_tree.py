@@ -90,12 +90,9 @@ class SpaceTree:
             dimension = self.variable[label]
             return dimension.decoded(values.get(label, dimension.low))
         if is_container(node):
+            prefix = f"{label}/" if label else ""  # keys were checked before
             return rebuilt(
-                node,
-                {
-                    key: self._filled(child, self.label(label, (key,)), values)
-                    for key, child in children(node)
-                },
+                node, {key: self._filled(child, f"{prefix}{key}", values) for key, child in children(node)}
             )
         return node
 

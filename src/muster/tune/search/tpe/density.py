@@ -37,16 +37,16 @@ class Mixture:
         self.u, self.c, self.width, self.weights, self.sizes = u, c, width, weights, sizes
         total = weights.sum() + 1.0
         self._log_prior = -math.log(total) - float(np.log(sizes).sum())
-        precision = 1 / (width * width)
-        scaled = u * precision
-        constant = (
-            np.log(weights / total)
+        self._factors = np.empty((2 * len(u) + 1, len(weights)))
+        precision, scaled = self._factors[: len(u)], self._factors[len(u) : -1]
+        np.divide(1.0, width * width, out=precision)
+        np.multiply(u, precision, out=scaled)
+        self._factors[-1] = np.log(weights) - 0.5 * (u * scaled).sum(axis=0) - log_mass(u, width)
+        self._factors[-1] += (
+            float(np.log(REDRAWN / sizes).sum() - self._log_prior)
+            - math.log(total)
             - 0.5 * len(u) * math.log(2 * math.pi)
-            - 0.5 * (u * scaled).sum(axis=0)
-            - log_mass(u, width)
-            + float(np.log(REDRAWN / sizes).sum() - self._log_prior)
         )
-        self._factors = np.vstack([precision, scaled, constant])
 
     def log_density(self, u: Floats, c: Places) -> Floats:
         """Return the logarithm of the density at points, which are columns.
@@ -55,7 +55,9 @@ class Mixture:
         are nothing next to the prior are left out before the exponential, which would be most of the cost.
         """
         count = u.shape[1]
-        terms = np.vstack([-0.5 * u * u, u, np.ones(count)]).T @ self._factors
+        powers = np.ones((2 * len(u) + 1, count))
+        powers[: len(u)], powers[len(u) : -1] = -0.5 * u * u, u
+        terms = powers.T @ self._factors
         for options, own, size in zip(c, self.c, self.sizes, strict=True):
             terms += math.log((1 - REDRAWN) * size / REDRAWN + 1) * (options[:, None] == own)
         kept = np.flatnonzero(terms > _NOTHING)

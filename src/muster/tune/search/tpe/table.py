@@ -91,14 +91,14 @@ class TrialTable:
         if len(scores) == 1:
             return _smallest(rows, scores[0], count)
         ranks = np.array(fronts((-scores.T).tolist()))
-        order = np.argsort(ranks, kind="stable")
-        if count >= len(rows):
-            return rows[order]
-        cut = ranks[order[count]]
-        before, split = order[ranks[order] < cut], np.flatnonzero(ranks == cut)
-        chosen = greedy_order(scores[:, split].T, scores.T, count - len(before))
-        best: Rows = rows[np.concatenate([before, split[chosen]])]
-        return best
+        chosen: list[int] = []
+        for front in range(int(ranks.max()) + 1):
+            members = np.flatnonzero(ranks == front)
+            most = min(len(members), count - len(chosen))
+            chosen += members[greedy_order(scores[:, members].T, scores.T, most)].tolist()
+            if len(chosen) == count:
+                break
+        return rows[chosen]
 
     # State.
 
