@@ -61,7 +61,9 @@ def test_a_configuration_space_and_back():
     config_space = pytest.importorskip("ConfigSpace", reason="not in `dev`")
     numbers = {"x": (0.0, 1.0), "n": (1, 5), "c": ["a", "b"], "k": 7}
     space = config_space.ConfigurationSpace(numbers, seed=1)
-    space.add(config_space.Float("lr", (1e-4, 1.0), log=True), config_space.OrdinalHyperparameter("o", [1, 2]))
+    space.add(
+        config_space.Float("lr", (1e-4, 1.0), log=True), config_space.OrdinalHyperparameter("o", [1, 2])
+    )
     made = TuneBOHB(space, None, "loss", "max", [{"x": 0.5, "c": "a"}], seed=1)
     first = made.suggest("a")
     assert (first["x"], first["c"], first["k"]) == (0.5, "a", 7)

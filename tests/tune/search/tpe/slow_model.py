@@ -118,6 +118,11 @@ def suggested(coordinates, table, seed, number, candidates):
         swap = rng.permutation(candidates)
         u = np.where(rng.random(u.shape) < share, u[:, swap], u)
         c = np.where(rng.random(c.shape) < share, c[:, swap], c)
+        for row, choice in enumerate(group.choices):
+            if number % 10 == 9 and any(
+                other.branch and other.branch[0] == choice for other in coordinates.groups
+            ):
+                c[row] = rng.integers(coordinates.sizes[choice])
         for row, index in zip(u, group.numbers, strict=True):
             row[:] = coordinates.scales[index].snap(row)
         scores = [

@@ -11,6 +11,7 @@ from muster.tune.search.tpe.density import GroupModel, Mixture
 from muster.tune.search.tpe.table import Rows, TrialTable
 
 RECOMBINED = (0.3, 0.5)  # how often a coordinate is from another candidate: one objective, several
+_EXPLORED = 10  # every so many suggestions, branches are drawn uniformly
 _DRAWS = 20  # for a new point in a large finite space
 _SHIFT, _SUGGESTION = 2, 1  # which stream
 
@@ -29,6 +30,7 @@ class Model:
         self._coordinates, self._seed = coordinates, seed
         self._startup, self._candidates = startup, candidates
         self._groups = [GroupModel(coordinates, group) for group in coordinates.groups]
+        self._branching = {group.branch[0] for group in coordinates.groups if group.branch is not None}
         self._dimensions = len(coordinates.scales) + len(coordinates.sizes)
         self._steps = kronecker(self._dimensions)
         self._shift = self._stream(0, _SHIFT).random(self._dimensions)
@@ -50,14 +52,22 @@ class Model:
             return Suggested(self._new(self.spread(number), table, rng, None), reason)
         good = table.good()
         fitted = [group.fit(table, good) for group in self._groups]
-        point = self._drawn(fitted, table, rng)
+        point = self._drawn(fitted, table, rng, explores=number % _EXPLORED == _EXPLORED - 1)
         reason = f"best of {self._candidates} candidates near the best {len(good)} of {known} results"
         return Suggested(self._new(point, table, rng, fitted), reason)
 
     def _drawn(
-        self, fitted: list[tuple[Mixture, Mixture]], table: TrialTable, rng: np.random.Generator
+        self,
+        fitted: list[tuple[Mixture, Mixture]],
+        table: TrialTable,
+        rng: np.random.Generator,
+        *,
+        explores: bool,
     ) -> Point:
-        """Draw every active group, from the root on, and keep its best candidate."""
+        """Draw every active group, from the root on, and keep its best candidate.
+
+        `explores`: choices whose options hold domains are drawn uniformly, so that no branch is given up.
+        """
         point = self._coordinates.empty_point()
         for model, (better, others) in zip(self._groups, fitted, strict=True):
             group = model.group
@@ -65,6 +75,9 @@ class Model:
                 continue
             u, c = better.draw(rng, self._candidates)
             u, c = _recombine(rng, u, c, RECOMBINED[len(table.scores) > 1])
+            for row, choice in enumerate(group.choices if explores else ()):
+                if choice in self._branching:
+                    c[row] = rng.integers(self._coordinates.sizes[choice])
             u = model.snap(u)
             scores = _scores(better, others, u, c)
             if len(self._groups) == 1 and self._coordinates.size < np.inf:
