@@ -67,7 +67,7 @@ ROWS = (
     Row(
         "200 trials chosen by TPE (Optuna: in one process, nothing written)",
         "tune",
-        "seconds.model",
+        "seconds.optuna",
         "",
         "peer_seconds.optuna",
     ),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from bench import table
 from bench.options import Options
 
-# With half as many seeds, the means of single problems with several objectives or curves move by five percent.
+# With half as many seeds, means of single problems with several objectives or curves move by five percent.
 SEEDS, GOAL_SEEDS, RUNG_SEEDS, TRIALS = 24, 24, 80, 100
 QUICK = ("f1_10d", "f15_5d", "mixed_ml", "nk_cat8", "cash", "zdt1", "rosenbrock4")
 MODES = {"sequential": 1, "parallel8": 8}

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from tests.simulation.tune import crash_matrix
 from tests.simulation.tune.faults import FaultPlan, FaultRates, FaultyExperiment
 
