@@ -20,6 +20,8 @@ from muster.tune.search.paths import Path, children, copied, is_container, is_eq
 from muster.tune.search.sample import Categorical, Domain, Function
 from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
 
+Node = Any  # of a space: a container, a domain or a constant; or a value in a user's point
+Values = dict[str, float]  # numbers and places of options, by label
 Branch = tuple[str, int]  # the label of a choice, and the place of one of its options
 _MISSING = object()
 
@@ -47,7 +49,7 @@ class SpaceTree:
         name = checked_name(self._owner, path)
         return f"{parent}/{name}" if parent else name
 
-    def _collect(self, node: Any, label: str, branch: Branch | None) -> None:  # noqa: ANN401
+    def _collect(self, node: Node, label: str, branch: Branch | None) -> None:
         if isinstance(node, dict) and len(node) == 1 and "grid_search" in node:
             refuse_grid(self._owner, label)
         if isinstance(node, Function) or (isinstance(node, dict) and len(node) == 1 and "eval" in node):
@@ -80,7 +82,7 @@ class SpaceTree:
         """Return numbers and places of options, by label, in the shape of the space."""
         return dict(self._filled(self.root, "", values))
 
-    def _filled(self, node: Any, label: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def _filled(self, node: Node, label: str, values: Mapping[str, Any]) -> Node:
         if isinstance(node, Categorical):
             index = int(values.get(label, 0))  # only a single option may be left out
             option = node.categories[index]
@@ -96,7 +98,7 @@ class SpaceTree:
             )
         return node
 
-    def values(self, point: Mapping[str, Any], *, is_partial: bool = False) -> dict[str, float]:
+    def values(self, point: Mapping[str, Any], *, is_partial: bool = False) -> Values:
         """Return a user's point by label.
 
         Args:
@@ -106,7 +108,7 @@ class SpaceTree:
         Raises:
             ValueError: The point misses a variable, or has a value outside of its domain.
         """
-        found: dict[str, float] = {}
+        found: Values = {}
         try:
             self._read(self.root, dict(point), flat_point(point), "", found)
         except _MissingVariable as error:
@@ -116,14 +118,7 @@ class SpaceTree:
             raise ValueError(f"{self._owner}: in the point {dict(point)!r}, {error}") from None
         return found
 
-    def _read(
-        self,
-        node: Any,  # noqa: ANN401
-        value: Any,  # noqa: ANN401
-        flat: Mapping[str, Any],
-        label: str,
-        found: dict[str, float],
-    ) -> None:
+    def _read(self, node: Node, value: Node, flat: Mapping[str, Any], label: str, found: Values) -> None:
         """Read a point; below a choice, `flat` is empty: there a point must be nested."""
         if isinstance(node, Domain) and label in flat:
             value = flat[label]
@@ -134,39 +129,22 @@ class SpaceTree:
         elif isinstance(node, Domain):
             found[label] = self.variable[label].encoded(value)
         elif is_container(node):
-            self._read_children(node, value, flat, label, found)
+            missing = None
+            for key, child in children(node):
+                try:
+                    self._read(child, _child(value, key), flat, self.label(label, (key,)), found)
+                except _MissingVariable as error:  # a partial point keeps what it has
+                    missing = missing or error
+            if missing is not None:
+                raise missing
         elif not flat and not is_equal(node, value):
             raise ValueError(f"'{label}' is {value!r} and not {node!r}")
 
-    def _read_children(
-        self,
-        node: Any,  # noqa: ANN401
-        value: Any,  # noqa: ANN401
-        flat: Mapping[str, Any],
-        label: str,
-        found: dict[str, float],
-    ) -> None:
-        """Read every child before a missing one is reported: a partial point keeps what it has."""
-        missing: _MissingVariable | None = None
-        for key, child in children(node):
-            try:
-                self._read(child, _child(value, key), flat, self.label(label, (key,)), found)
-            except _MissingVariable as error:
-                missing = missing or error
-        if missing is not None:
-            raise missing
-
-    def _read_choice(
-        self,
-        domain: Categorical,
-        value: Any,  # noqa: ANN401
-        label: str,
-        found: dict[str, float],
-    ) -> None:
+    def _read_choice(self, domain: Categorical, value: Node, label: str, found: Values) -> None:
         for index, option in enumerate(domain.categories):
             if not has_unresolved_values(option):
                 continue
-            inner: dict[str, float] = {}
+            inner: Values = {}
             try:
                 self._read(option, value, {}, f"{label}:{index}", inner)
             except ValueError:
@@ -180,7 +158,7 @@ class _MissingVariable(ValueError):
     """A point lacks the value of a variable."""
 
 
-def _child(value: Any, key: Any) -> Any:  # noqa: ANN401
+def _child(value: Node, key: Node) -> Node:
     try:
         return value[key]
     except (KeyError, IndexError, TypeError):

@@ -12,12 +12,12 @@ from muster.tune.search.space_tree import SpaceTree
 from muster.tune.search.tpe import TPESearch
 from muster.tune.search.tpe.coordinates import Coordinates
 from muster.tune.search.tpe.density import GroupModel, log_mass, upper_tail
-from muster.tune.search.tpe.table import COMPLETE, TrialTable
+from muster.tune.search.tpe.table import COMPLETE, SearchTable
 
 
 def fitted(space, count, seed=0, good=5):
     coordinates = Coordinates(SpaceTree("test", space, keeps_constants=False))
-    table = TrialTable(len(coordinates.scales), len(coordinates.sizes), 1)
+    table = SearchTable(len(coordinates.scales), len(coordinates.sizes), 1)
     rng = np.random.default_rng(seed)
     for _ in range(count):
         unit = rng.random(len(coordinates.scales) + len(coordinates.sizes))

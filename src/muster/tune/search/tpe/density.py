@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from muster.tune.search.tpe.coordinates import Coordinates, Floats, Group, Places
-from muster.tune.search.tpe.table import GONE, Rows, TrialTable
+from muster.tune.search.tpe.table import GONE, Rows, SearchTable
 
 REDRAWN = 0.4  # how often a choice is not copied from its kernel
 _FAR = 4.0  # standard deviations beyond which a tail is taken as empty
@@ -108,7 +108,7 @@ class GroupModel:
         self._order: Rows = np.empty((len(group.numbers), 0), dtype=np.intp)  # of the columns of `u`
         self._dimensions = np.arange(len(group.numbers))[:, None]
 
-    def fit(self, table: TrialTable, good: Rows) -> tuple[Mixture, Mixture]:
+    def fit(self, table: SearchTable, good: Rows) -> tuple[Mixture, Mixture]:
         """Return the densities of the good trials, given best first, and of all others."""
         self._update(table)
         is_other = table.status[self._rows] != GONE
@@ -147,7 +147,7 @@ class GroupModel:
         width[self._dimensions, by_value] = np.clip(ordered, floor, 1.0)
         return width
 
-    def _update(self, table: TrialTable) -> None:
+    def _update(self, table: SearchTable) -> None:
         """Take the trials that are new in the table."""
         if self._seen == table.count:
             return

@@ -8,7 +8,7 @@ import numpy as np
 
 from muster.tune.search.tpe.coordinates import MOST_ENUMERATED, Coordinates, Floats, Places, Point, kronecker
 from muster.tune.search.tpe.density import GroupModel, Mixture
-from muster.tune.search.tpe.table import Rows, TrialTable
+from muster.tune.search.tpe.table import Rows, SearchTable
 
 RECOMBINED = (0.3, 0.5)  # how often a coordinate is from another candidate: one objective, several
 _EXPLORED = 10  # every so many suggestions, branches are drawn uniformly
@@ -44,7 +44,7 @@ class Model:
         """Return a point of the start-up sequence, which fills the space evenly."""
         return self._coordinates.place((self._shift + (number + 1) * self._steps) % 1.0)
 
-    def suggest(self, table: TrialTable, number: int) -> Suggested:
+    def suggest(self, table: SearchTable, number: int) -> Suggested:
         known = int(np.count_nonzero(table.known))
         rng = self._stream(number, _SUGGESTION)
         if known < self._startup:
@@ -59,7 +59,7 @@ class Model:
     def _drawn(
         self,
         fitted: list[tuple[Mixture, Mixture]],
-        table: TrialTable,
+        table: SearchTable,
         rng: np.random.Generator,
         *,
         explores: bool,
@@ -90,7 +90,7 @@ class Model:
     def _new(
         self,
         point: Point,
-        table: TrialTable,
+        table: SearchTable,
         rng: np.random.Generator,
         fitted: list[tuple[Mixture, Mixture]] | None,
     ) -> Point:
@@ -119,7 +119,7 @@ class Model:
                 total[active] += _scores(better, others, u, c)
         return total
 
-    def _tried_in(self, table: TrialTable) -> set[bytes]:
+    def _tried_in(self, table: SearchTable) -> set[bytes]:
         for row in range(self._tried_rows, table.count):
             self._tried.add(table.point(row).key())
         self._tried_rows = table.count

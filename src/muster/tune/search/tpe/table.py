@@ -24,8 +24,8 @@ MOST_GOOD = 25  # with one objective
 _COLUMNS = ("u", "c", "status", "scores", "violation", "level")
 
 
-class TrialTable:
-    """A TrialTable has one column per suggestion or evaluated point, in the order in which they were made.
+class SearchTable:
+    """A SearchTable has one column per suggestion or evaluated point, in the order in which they were made.
 
     `scores` are signed so that smaller is better. `level` is the rung of the scores: NaN when there are none
     yet, infinite for the end of a trial.

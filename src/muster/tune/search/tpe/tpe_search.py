@@ -16,16 +16,15 @@ from muster.tune.search.check_space import checked_points
 from muster.tune.search.library_searcher import SpaceSearcher, finite_number
 from muster.tune.search.search_algorithm import Names
 from muster.tune.search.searcher import SearcherNotReady
-from muster.tune.search.space_tree import SpaceTree
+from muster.tune.search.space_tree import SpaceTree, Values
 
 if TYPE_CHECKING:
     from muster.tune.search.tpe.coordinates import Coordinates, Point
     from muster.tune.search.tpe.model import Model
-    from muster.tune.search.tpe.table import TrialTable
+    from muster.tune.search.tpe.table import SearchTable
 
 logger = logging.getLogger(__name__)
 
-Values = dict[str, float]  # by label
 _PENDING, _STOPPED, _COMPLETE, _FAILED, _GONE = range(5)
 
 
@@ -52,6 +51,10 @@ class TPESearch(SpaceSearcher):
     """
 
     _owner = "TPESearch"
+    _tree: SpaceTree  # once there is a space
+    _coordinates: Coordinates  # these once it has started
+    _table: SearchTable
+    _model: Model
     _plain_attributes: ClassVar[tuple[str, ...]] = (
         *("_metric", "_mode", "_constraints", "_seed", "_startup", "_candidates", "_number"),
         *("_levels", "_time_attr", "_queue", "_given", "_live"),
@@ -84,8 +87,7 @@ class TPESearch(SpaceSearcher):
         self._number = 0  # suggestions made
         self._levels: Sequence[float] = ()
         self._time_attr = TRAINING_ITERATION
-        self._tree: SpaceTree | None = None
-        self._table: TrialTable | None = None
+        self._is_started = False
         self._saved: dict[str, Any] | None = None  # restored before there was a space
         self._keeps_constants = bool(space)
         if space:
@@ -101,7 +103,7 @@ class TPESearch(SpaceSearcher):
     def _start_if_ready(self) -> None:
         if self._mode and not self._metric:
             self._metric = DEFAULT_METRIC
-        if self._tree is None or not self._mode or self._table is not None:
+        if self._space is None or not self._mode or self._is_started:
             return
         if not self._tree.variable:
             raise SearcherNotReady(
@@ -110,33 +112,34 @@ class TPESearch(SpaceSearcher):
             )
         if not self._objectives():
             raise ValueError(f"{self._owner}: every mode is 'obs', so there is nothing to optimize")
-        self._start(self._tree)
+        self._start()
 
-    def _start(self, tree: SpaceTree) -> None:
+    def _start(self) -> None:
         import numpy as np
 
         from muster.tune.search.tpe.coordinates import Coordinates
         from muster.tune.search.tpe.model import Model
-        from muster.tune.search.tpe.table import TrialTable
+        from muster.tune.search.tpe.table import SearchTable
 
         if self._seed is None:  # from the stream that a script may have seeded
             self._seed = int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
-        self._coordinates: Coordinates = Coordinates(tree)
-        self._table = TrialTable(
+        self._is_started = True
+        self._coordinates = Coordinates(self._tree)
+        self._table = SearchTable(
             len(self._coordinates.scales), len(self._coordinates.sizes), len(self._objectives())
         )
-        self._model: Model = Model(self._coordinates, self._seed, self._startup, self._candidates)
+        self._model = Model(self._coordinates, self._seed, self._startup, self._candidates)
         if self._saved is not None:
             self._restore_table(self._saved)
         else:
-            self._take_points(tree)
+            self._take_points()
 
-    def _take_points(self, tree: SpaceTree) -> None:
+    def _take_points(self) -> None:
         if self._rewards:
             for point, reward in zip(self._points, self._rewards, strict=True):
                 self._learn(point, reward, error=False, pruned=False)
         else:
-            self._queue = [tree.values(point, is_partial=True) for point in self._points]
+            self._queue = [self._tree.values(point, is_partial=True) for point in self._points]
         while self._evaluated:
             point, *rest = self._evaluated.pop(0)
             try:
@@ -158,21 +161,18 @@ class TPESearch(SpaceSearcher):
     # Ask.
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        self._require_ready(self._table is not None)
-        assert self._tree is not None
+        self._require_ready(self._is_started)
         if trial_id not in self._live:
             self._add(trial_id)
         return self._tree.suggestion(self._values(trial_id))
 
     def _values(self, trial_id: str) -> Values:
         """Return the values of a live trial; those of a user are kept, because encoding rounds them."""
-        assert self._table is not None
         point = self._table.point(self._live[trial_id])
         return self._coordinates.values(point) | self._given.get(trial_id, {})
 
     def _add(self, trial_id: str) -> None:
         table = self._table
-        assert table is not None
         if self._queue:
             self._given[trial_id] = self._queue.pop(0)
             point: Point = self._coordinates.point(self._given[trial_id], self._model.spread(self._number))
@@ -191,7 +191,7 @@ class TPESearch(SpaceSearcher):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         place = self._live.get(trial_id)
         level = self._level(result)
-        if place is None or self._table is None or level is None:
+        if place is None or level is None:
             return
         if not self._levels or not self._table.level[place] >= level:
             self._record(place, result, level)
@@ -206,7 +206,6 @@ class TPESearch(SpaceSearcher):
 
     def _record(self, place: int, result: Mapping[str, Any], level: float) -> bool:
         """Write a result into the table; returns False when a metric is not a finite number."""
-        assert self._table is not None
         scores = self._scores([result.get(metric) for metric, _ in self._objectives()])
         if scores is not None:
             self._table.record(place, scores, self._violation(result), level)
@@ -246,12 +245,11 @@ class TPESearch(SpaceSearcher):
         """
         place = self._live.pop(trial_id, None)
         self._given.pop(trial_id, None)
-        if place is None or self._table is None:
+        if place is None:
             return
         self._table.status[place] = self._ended(place, result, error, stopped)
 
     def _ended(self, place: int, result: Mapping[str, Any] | None, error: bool, stopped: bool) -> int:
-        assert self._table is not None
         known = float(self._table.level[place])  # NaN: none
         if error:
             return _FAILED
@@ -274,14 +272,12 @@ class TPESearch(SpaceSearcher):
     ) -> None:
         """Learn from a point that was evaluated elsewhere; before there is a space, it waits."""
         del intermediate_values
-        if self._table is None:
+        if not self._is_started:
             self._evaluated.append((dict(parameters), value, error, pruned))
         else:
             self._learn(parameters, value, error, pruned)
 
     def _learn(self, point: Mapping[str, Any], value: Any, error: bool, pruned: bool) -> None:  # noqa: ANN401
-        assert self._tree is not None
-        assert self._table is not None
         values = self._tree.values(point)
         scores = self._scores(value if isinstance(value, (list, tuple)) else [value])
         place = self._table.add(self._coordinates.point(values, self._coordinates.empty_point()))
@@ -298,7 +294,7 @@ class TPESearch(SpaceSearcher):
         if self._saved is not None:  # restored, and still without a space
             return msgpack.encode(self._saved)
         saved = {name: getattr(self, name) for name in self._plain_attributes}
-        if self._table is not None:
+        if self._is_started:
             saved |= {"space": self._coordinates.fingerprint, "table": self._table.saved()}
         return msgpack.encode({"version": 1, **saved})
 
@@ -316,11 +312,10 @@ class TPESearch(SpaceSearcher):
         for name in self._plain_attributes:
             if saved[name] is not None:
                 setattr(self, name, saved[name])
-        self._saved, self._table = (saved if "table" in saved else None), None
+        self._saved, self._is_started = (saved if "table" in saved else None), False
         self._start_if_ready()
 
     def _restore_table(self, saved: dict[str, Any]) -> None:
-        assert self._table is not None
         now = msgpack.decode(msgpack.encode(self._coordinates.fingerprint))
         if now != saved["space"]:
             raise RestoreError(
