@@ -50,6 +50,11 @@ class PluginCalls:
         """Calls one hook of every callback."""
         self.hooks.fire(hook, iteration=self.iteration, trials=self.trials, **info)
 
+    def why_suggested(self, trial: Trial) -> str:
+        """Returns why the searcher has just suggested this trial, in words; "" for one that has none."""
+        explain = getattr(self.search, "why", None)
+        return "" if explain is None else str(explain(trial.trial_id))
+
     def notify(self, hook: str, trial: Trial, *result: dict[str, Any]) -> Any:  # noqa: ANN401
         """Calls one hook of the scheduler about a trial, and returns its answer."""
         return _called(hook, self.scheduler, trial, self.view, trial, *result)

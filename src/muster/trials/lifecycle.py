@@ -78,6 +78,7 @@ class Lifecycle:
                 trial_name=str(trial),
                 relative_logdir=trial.relative_logdir or "",
                 resources=trial.placement_group_factory.saved(),
+                why=self._plugins.why_suggested(trial),
             )
         )
         self._plugins.notify("on_trial_add", trial)

@@ -159,7 +159,7 @@ class LibrarySearcher(SpaceSearcher):
         if not isinstance(self._metric, str):
             raise ValueError(
                 f"{type(self).__name__} optimises one metric, not {self._metric!r}: "
-                "use OptunaSearch for several"
+                'use search_alg="auto" or OptunaSearch for several'
             )
         if self._is_constant():
             raise SearcherNotReady(

@@ -105,6 +105,9 @@ class SearchGenerator(SearchAlgorithm):
         evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
         return self._template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
 
+    def why(self, trial_id: str) -> str:
+        return str(self._ask("why", trial_id))
+
     def _own_root(self) -> int:
         if self._root is None:
             self._root = int(hex_digits(self._ids, 8), 16)

@@ -89,6 +89,11 @@ class Searcher:
         """Returns a configuration; None: not now, ask again; FINISHED: no more."""
         raise NotImplementedError
 
+    def why(self, trial_id: str) -> str:
+        """Return why `suggest` has just returned this configuration, in words."""
+        del trial_id
+        return ""
+
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Called with an intermediate result."""
 
@@ -320,6 +325,9 @@ class Wrapper(Searcher):
         self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         return set_properties(self.searcher, metric, mode, config, spec)
+
+    def why(self, trial_id: str) -> str:
+        return self.searcher.why(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         self.searcher.on_trial_result(trial_id, result)
