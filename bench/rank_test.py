@@ -50,3 +50,18 @@ def _approximate(away: float, first: int, second: int, ties: Sequence[int]) -> f
     if deviation < 1e-12:
         return 1.0  # all are equal
     return math.erfc(max(0.0, away - 0.5) / deviation / math.sqrt(2))
+
+
+def signed_rank_p(differences: Sequence[float]) -> float:
+    """Returns the two-sided p of Wilcoxon's signed-rank test, exact also with ties; zeros are left out."""
+    sizes = sorted(abs(one) for one in differences if one)
+    # Twice the mean rank of equal sizes is a whole number.
+    ranks = {size: 2 * sizes.index(size) + sizes.count(size) + 1 for size in sizes}
+    ways = Counter({0: 1})
+    for size in sizes:
+        more = Counter({total + ranks[size]: count for total, count in ways.items()})
+        ways = ways + more
+    middle = sum(ranks[size] for size in sizes) / 2
+    away = abs(sum(ranks[abs(one)] for one in differences if one > 0) - middle)
+    far = sum(count for total, count in ways.items() if abs(total - middle) >= away)
+    return float(far / 2 ** len(sizes))

@@ -226,9 +226,10 @@ def optuna(processes: BenchProcesses) -> dict[str, float]:
     repeats = processes.size(3, 3)
     alone = Side("Optuna alone", lambda: processes.ours(ours.optuna_alone, number), repeats)
     through = Side("ours", lambda: processes.ours(ours.with_optuna, number, processes.storage()), repeats)
+    model = Side("auto", lambda: processes.ours(ours.with_model, number, processes.storage()), repeats)
     processes.ours(ours.optuna_alone, 20)
     processes.ours(ours.with_optuna, 20, processes.storage())
-    in_turns("optuna", alone, through)
+    in_turns("optuna", alone, through, model)
     overhead = through.median() / alone.median()
     table.show(
         f"tune: {number} trivial trials chosen by TPE",
@@ -236,10 +237,17 @@ def optuna(processes: BenchProcesses) -> dict[str, float]:
         [
             ("study.optimize, in one process, nothing written", table.seconds(alone.median()), "1.00"),
             ("Tuner.fit with OptunaSearch", table.seconds(through.median()), f"{overhead:.2f}"),
+            (
+                'Tuner.fit with search_alg="auto"',
+                table.seconds(model.median()),
+                f"{model.median() / alone.median():.2f}",
+            ),
         ],
     )
     return {
         "optuna_overhead": overhead,
+        "model_speedup": alone.median() / model.median(),
+        "seconds.model": model.median(),
         "seconds.optuna": through.median(),
         "peer_seconds.optuna": alone.median(),
     }

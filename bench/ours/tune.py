@@ -28,8 +28,18 @@ def with_optuna(trials: int, storage: str) -> float:
     """Returns wall seconds of `trials` trivial trials that TPE chooses, through Tuner.fit."""
     import optuna
 
-    from muster import tune
     from muster.tune.search.optuna import OptunaSearch
+
+    return _chosen_by(OptunaSearch(sampler=optuna.samplers.TPESampler(seed=1)), trials, storage)
+
+
+def with_model(trials: int, storage: str) -> float:
+    """Returns wall seconds of the same with muster's own model."""
+    return _chosen_by("auto", trials, storage)
+
+
+def _chosen_by(search: object, trials: int, storage: str) -> float:
+    from muster import tune
 
     def train(config: dict[str, float]) -> None:
         tune.report({tune_job.METRIC: valley(config["x"], config["y"])})
@@ -43,7 +53,7 @@ def with_optuna(trials: int, storage: str) -> float:
                 mode="min",
                 num_samples=trials,
                 reuse_actors=True,
-                search_alg=OptunaSearch(sampler=optuna.samplers.TPESampler(seed=1)),
+                search_alg=search,
             ),
             run_config=tune.RunConfig(name="bench", storage_path=storage, verbose=0),
         )

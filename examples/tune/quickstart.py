@@ -80,6 +80,7 @@ def make_tuner(storage: str) -> tune.Tuner:
             metric="accuracy",
             mode="max",
             num_samples=40,
+            search_alg="auto",
             scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
         ),
         run_config=tune.RunConfig(

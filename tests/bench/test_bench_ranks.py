@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from bench.rank_test import compared
+from bench.rank_test import compared, signed_rank_p
 
 
 def test_three_against_three_is_counted_by_hand():
@@ -38,3 +38,17 @@ def test_at_one_in_a_hundred_one_in_a_hundred_is_a_false_alarm():
         for _ in range(400)
     )
     assert alarms <= 12
+
+
+def test_signed_ranks_are_counted_by_hand():
+    assert signed_rank_p([1, 2, 3]) == 2 / 8
+    assert signed_rank_p([1, -2, 3]) == 6 / 8  # of eight sums, two are nearer to the middle
+    assert signed_rank_p([0.0, 0.0]) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_signed_ranks_agree_with_scipy(seed):
+    stats = pytest.importorskip("scipy.stats")
+    draw = random.Random(seed)
+    values = [draw.gauss(0.4, 1) for _ in range(18)]
+    assert signed_rank_p(values) == pytest.approx(stats.wilcoxon(values, method="exact").pvalue)

@@ -100,6 +100,26 @@ OWN = [
     ),
     Mistake("keyword_typo", "TuneConfig(num_sample=3)", ("TuneConfig", "'num_sample'", "'num_samples'")),
     Mistake("space_by_position", 'Tuner(train, {"x": 1})', ("Tuner", "param_space=")),
+    Mistake(
+        "modes_too_few",
+        'TuneConfig(metric=["loss", "latency_ms"], mode=["min"])',
+        ("2 metrics need as many modes", "not 1"),
+    ),
+    Mistake(
+        "modes_all_observed",
+        'TuneConfig(metric=["loss", "latency_ms"], mode=["obs", "obs"])',
+        ("'min' or 'max'",),
+    ),
+    Mistake(
+        "constraint_that_is_a_word", 'TuneConfig(constraints={"latency_ms": "50 ms"})', ("'50 ms'", "number")
+    ),
+    Mistake(
+        "several_metrics_for_pbt",
+        "from muster.tune.schedulers import PopulationBasedTraining\n"
+        'pbt = PopulationBasedTraining(hyperparam_mutations={"lr": tune.uniform(0, 1)})\n'
+        'fit(tune_config=TuneConfig(metric=["loss", "latency_ms"], mode=["min", "min"], scheduler=pbt))',
+        ("PopulationBasedTraining", "one metric", "ASHAScheduler"),
+    ),
     Mistake("mode_misspelt", 'TuneConfig(metric="loss", mode="minimize")', ("'minimize'", "'min' or 'max'")),
     Mistake("budget_below_zero", "TuneConfig(cost_budget=-5)", ("cost_budget=-5", "number of dollars")),
     Mistake(

@@ -8,7 +8,7 @@ import pytest
 
 TASKS = {
     "ASHA stops a trial": {
-        "tune/schedulers/async_hyperband.py": "if math.isnan(score) or (cutoff is not None and",
+        "tune/schedulers/async_hyperband.py": "return math.isnan(score) or (self._cut[0] is not None and",
         "trials/decide.py": "STOP",
     },
     "an idle node is chosen to be removed": {

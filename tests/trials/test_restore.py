@@ -34,7 +34,7 @@ def script(config, start):
         if step == 4 and start == 0 and config["x"] < 0.3:
             yield ValueError("once")
             return
-        yield {"score": config["x"] * (step + 1) / config["layers"]}
+        yield {"score": config["x"] * (step + 1) / config["layers"], "cost": config["layers"]}
 
 
 def plugins(kind):
@@ -42,8 +42,14 @@ def plugins(kind):
     search.add_configurations([TEMPLATE])
     if kind == "fifo":
         return search, FIFOScheduler()
+    several = kind.startswith("several ")
+    goal = (
+        {"metric": ["score", "cost"], "mode": ["max", "min"]}
+        if several
+        else {"metric": "score", "mode": "max"}
+    )
     asha = ASHAScheduler(
-        metric="score", mode="max", max_t=9, grace_period=1, reduction_factor=3, type=kind, brackets=2, seed=5
+        **goal, max_t=9, grace_period=1, reduction_factor=3, type=kind.split()[-1], brackets=2, seed=5
     )
     return search, asha
 
@@ -103,7 +109,7 @@ def restored(kind, moment, facts):
 
 
 @pytest.mark.parametrize("hooks", [None, RaisesAtEnds()], ids=["quiet", "raising"])
-@pytest.mark.parametrize("kind", ["fifo", "stopping", "promotion"])
+@pytest.mark.parametrize("kind", ["fifo", "stopping", "promotion", "several stopping", "several promotion"])
 def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stood(kind, hooks):
     facts, moments = recorded(kind, hooks=hooks)
     plugin = [fact for fact in facts if isinstance(fact, TrialExited) and fact.failure is not None]

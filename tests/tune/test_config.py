@@ -40,6 +40,7 @@ def test_tune_config_has_the_reference_fields_in_their_order():
             "chdir_to_trial_dir": "DEPRECATED",
             "cost_budget": None,
             "deadline": None,
+            "constraints": None,
         }
     )
 

@@ -107,7 +107,7 @@ def test_several_trials_need_metric_and_mode(three):
 def test_several_objectives_name_the_pareto_front(tmp_path):
     trials = [trial(tmp_path, "t1", [1.0]), trial(tmp_path, "t2", [2.0])]
     made = grid(tmp_path, *trials, default_metric=["loss", "lr"], default_mode=["min", "max"])
-    front = r"2 objectives.*get_pareto_front\(\['loss', 'lr'\], \['min', 'max'\]\)"
+    front = r"2 metrics \(loss, lr\): name one, get_best_result\('loss', 'min'\), or use get_pareto_front\(\)"
     for call in (
         made.get_best_result,
         lambda: made.plot(tmp_path / "plot.html"),
@@ -118,6 +118,18 @@ def test_several_objectives_name_the_pareto_front(tmp_path):
             call()
     assert lr(made.get_best_result("loss", "max")) == 0.2
     assert made.plot(tmp_path / "plot.html", metric="loss", mode="min") == str(tmp_path / "plot.html")
+
+
+def test_the_front_is_by_default_that_of_the_experiment_without_trials_that_violate_a_constraint(tmp_path):
+    trials = [trial(tmp_path, f"t{one}", [float(one)]) for one in range(1, 5)]
+    goal = {"default_metric": ["loss", "config/lr", "loss"], "default_mode": ["min", "max", "obs"]}
+    made = grid(tmp_path, *trials, **goal)
+    assert made.get_pareto_front() == made.get_pareto_front(["loss", "config/lr"], ["min", "max"])
+    assert len(made.get_pareto_front()) == 4
+    bounded = grid(tmp_path, *trials, **goal, constraints={"loss": 2.0})
+    assert [one.metrics["loss"] for one in bounded.get_pareto_front()] == [1.0, 2.0]
+    with pytest.raises(ValueError):
+        grid(tmp_path, *trials, default_metric="loss", default_mode="min").get_pareto_front()
 
 
 @pytest.mark.conformance("C-211")

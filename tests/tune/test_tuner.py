@@ -37,6 +37,36 @@ def make_train():
     return train
 
 
+def test_several_objectives_stop_trials_early_and_have_a_front_instead_of_a_best_trial(tmp_path, capsys):
+    def train(config):
+        for step in range(1, 10):
+            report({"error": config["x"] + 1 / step, "latency_ms": 10 * config["y"]})
+
+    tuner = Tuner(
+        train,
+        param_space={"x": grid_search([0.1, 0.5, 0.9]), "y": grid_search([1, 3, 9])},
+        tune_config=TuneConfig(
+            metric=["error", "latency_ms"],
+            mode=["min", "min"],
+            scheduler=ASHAScheduler(max_t=9, reduction_factor=3),
+            constraints={"latency_ms": 50},
+            max_concurrent_trials=1,
+        ),
+        run_config=RunConfig(name="e", storage_path=str(tmp_path)),
+    )
+    results = tuner.fit()
+    front = {(result.config["x"], result.config["y"]) for result in results.get_pareto_front()}
+    assert (0.1, 1) in front
+    assert all(y < 9 for _, y in front)
+    assert any(result.metrics["training_iteration"] == 1 for result in results)
+    with pytest.raises(ValueError, match="get_pareto_front"):
+        results.get_best_result()
+    assert "Pareto front (min error, min latency_ms)" in capsys.readouterr().out
+    shown = CliRunner().invoke(cli, ["tune", "best", str(tmp_path / "e")])
+    assert (shown.exit_code, "error, latency_ms" in shown.output) == (2, True)
+    assert read_experiment(str(tmp_path / "e")).settings["constraints"] == {"latency_ms": 50}
+
+
 class Impatient(Callback):
     """Presses Ctrl-C when three trials are done."""
 

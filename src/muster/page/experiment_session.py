@@ -192,6 +192,7 @@ class ExperimentSession:
             "goals": goals,
             "mode": (mode[0] if isinstance(mode, list) else mode) or "max",
             "modes": mode if isinstance(mode, list) else [mode or "max"] * max(1, len(goals)),
+            "constraints": self._settings.get("constraints") or {},
             "state": "running" if self._writer is not None else "finished" if is_over else "interrupted",
             "counts": counts,
             "of": self._wanted(),

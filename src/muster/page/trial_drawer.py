@@ -64,7 +64,7 @@ def describe(trial: TrialSummary, root: str, folder: str | None) -> dict[str, An
         "error": "" if failure is None else _tail_of(failure.traceback or failure.message),
         "error_file": "" if place is None else log_tail(root, os.path.join(place, EXPR_ERROR_FILE)),
         "logs": logs_in(root, place),
-        "why": why(trial),
+        "why": why(trial) + (f" Its config: {cut(trial.why_suggested)}." if trial.why_suggested else ""),
     }
 
 

@@ -12,7 +12,19 @@ from muster.errors import MusterError, TuneError, as_plugin_error
 from muster.trials.events import CheckpointToDelete, Fact, TrialFailure, TrialFailureKind, TrialReported
 from muster.trials.metrics import DEFAULT_METRIC, flatten_result, in_words, missing_metric, number_of
 from muster.trials.model import CheckpointRef, FailurePolicy, Trial
-from muster.trials.plugins import CONTINUE, NOOP, PAUSE, PAUSED, STOP, STOPPED, ControllerView, Plugins
+from muster.trials.plugins import (
+    CONTINUE,
+    ITERATION,
+    NOOP,
+    PAUSE,
+    PAUSED,
+    STOP,
+    STOP_EARLY,
+    STOPPED,
+    STOPS,
+    ControllerView,
+    Plugins,
+)
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
 
@@ -30,10 +42,18 @@ class PluginCalls:
         self.view = ControllerView(index, plugins.search)
         self.iteration = 0  # steps of the controller so far
         self.trials = index.order
+        if hasattr(self.search, "set_rungs"):
+            levels = getattr(self.scheduler, "rung_levels", None)
+            self.search.set_rungs(*((None, ITERATION) if levels is None else levels()))
 
     def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - whatever the hook takes
         """Calls one hook of every callback."""
         self.hooks.fire(hook, iteration=self.iteration, trials=self.trials, **info)
+
+    def why_suggested(self, trial: Trial) -> str:
+        """Returns why the searcher has just suggested this trial, in words; "" for one that has none."""
+        explain = getattr(self.search, "why", None)
+        return "" if explain is None else str(explain(trial.trial_id))
 
     def notify(self, hook: str, trial: Trial, *result: dict[str, Any]) -> Any:  # noqa: ANN401
         """Calls one hook of the scheduler about a trial, and returns its answer."""
@@ -178,7 +198,8 @@ def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialR
         decision = plugins.decision(trial, flat)
         if decision in _NEEDS_REASON:
             plugins.explain_decision(trial, decision)
-    if decision == STOP:
+            decision = STOP_EARLY if decision == STOP else decision
+    if decision in STOPS:
         result["done"] = True
     else:
         plugins.search.on_trial_result(trial.trial_id, flat)

@@ -132,6 +132,7 @@ class TrialCreated(Struct, frozen=True, kw_only=True, tag="created"):
     trial_name: str
     relative_logdir: str
     resources: Sequence[Any] | None = None  # as `PlacementGroupFactory.saved` returns them
+    why: str = ""  # the searcher suggested it, in words; for readers only
 
 
 class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):

@@ -33,7 +33,7 @@ from muster.trials.events import (
 )
 from muster.trials.lifecycle import Lifecycle
 from muster.trials.model import ExperimentPlace, Trial
-from muster.trials.plugins import STOP, STOPPED, Plugins
+from muster.trials.plugins import STOPPED, STOPS, Plugins
 from muster.trials.spend import COST_KEY, NOTE_S, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 from muster.trials.template import Settings
@@ -139,7 +139,7 @@ class ExperimentState:
                 self.facts.note(event)
                 self.lifecycle.repeated(trial, event)
                 return self.take_commands()
-            is_last_save = trial.state is TrialState.SAVING and trial.live.after_save == STOP
+            is_last_save = trial.state is TrialState.SAVING and trial.live.after_save in STOPS
             if is_last_save or trial.state is TrialState.STOPPING:
                 # Drops a report that arrives after its trial was stopped: the plug-ins have its last result.
                 if event.checkpoint is not None:

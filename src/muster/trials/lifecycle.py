@@ -30,7 +30,7 @@ from muster.trials.events import (
 )
 from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, PluginRequest
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP_EARLY, STOPS, PluginRequest, stopped_argument
 from muster.trials.preemption import Preemptions
 from muster.trials.states import HAS_PROCESS, LiveState, TrialState
 from muster.trials.template import SUSPEND_GRACE_S, Settings
@@ -78,6 +78,7 @@ class Lifecycle:
                 trial_name=str(trial),
                 relative_logdir=trial.relative_logdir or "",
                 resources=trial.placement_group_factory.saved(),
+                why=self._plugins.why_suggested(trial),
             )
         )
         self._plugins.notify("on_trial_add", trial)
@@ -169,7 +170,7 @@ class Lifecycle:
         result = event.result.copy()
         result["trial_id"] = trial.trial_id
         is_last = trial.num_rows + 1 >= trial.live.repeats
-        if is_last and trial.live.after_save == STOP:
+        if is_last and trial.live.after_save in STOPS:
             result["done"] = True
         self._plugins.fire("on_trial_result", trial=trial, result=result)
         trial.num_rows += 1
@@ -202,7 +203,9 @@ class Lifecycle:
             return
         if checkpoint is not None:
             self._keep(trial, checkpoint)
-        if trial.state is _S.SAVING and decision in (STOP, PAUSE):  # sent together with the one that saves
+        if trial.state is _S.SAVING and (
+            decision == PAUSE or decision in STOPS
+        ):  # sent together with the one that saves
             trial.live.after_save = decision
         if trial.state is not _S.RUNNING:
             return  # another command was submitted before the report arrived
@@ -254,12 +257,15 @@ class Lifecycle:
                 self._carry_out(trial, decision, event.at)
             self.apply_plugin_requests(event.at)
 
-    def stop(self, trial: Trial, at: float) -> None:
-        """Ends a trial in any state and notifies scheduler, searcher and callbacks once."""
+    def stop(self, trial: Trial, at: float, *, early: bool = False) -> None:
+        """Ends a trial in any state and notifies scheduler, searcher and callbacks once.
+
+        `early`: by the scheduler, so that the searcher does not take it for complete.
+        """
         if trial.is_finished():
             return
         trial.live.owed = None
-        self._complete(trial, has_run=trial.state in (_S.RUNNING, _S.SAVING))
+        self._complete(trial, has_run=trial.state in (_S.RUNNING, _S.SAVING), early=early)
         self._leave(trial, _S.TERMINATED)
         self._fail_completed(trial, at)
         self.apply_plugin_requests(at)
@@ -336,7 +342,7 @@ class Lifecycle:
             if trial.is_finished():
                 continue
             if request is PluginRequest.STOP:
-                self.stop(trial, at)
+                self.stop(trial, at, early=True)
             elif request is PluginRequest.PAUSE:
                 if trial.state is _S.SAVING:
                     trial.live.after_save = PAUSE
@@ -354,18 +360,19 @@ class Lifecycle:
             self._facts.note(TrialDecided(trial_id=trial_id, at=at, decision=decision, reason=reason))
         reasons.clear()
 
-    def _complete(self, trial: Trial, *, has_run: bool = True) -> None:
+    def _complete(self, trial: Trial, *, has_run: bool = True, early: bool = False) -> None:
         """Notifies scheduler, searcher and callbacks of the end; one that raises will fail the trial."""
         plugins = self._plugins
         try:
+            stopped = stopped_argument(plugins.search, early)
             if has_run:
                 trial.last_result["done"] = True
                 flat = flatten(trial.last_result)
                 plugins.notify("on_trial_complete", trial, flat)
-                plugins.search.on_trial_complete(trial.trial_id, result=flat)
+                plugins.search.on_trial_complete(trial.trial_id, result=flat, **stopped)
             else:
                 plugins.notify("on_trial_remove", trial)
-                plugins.search.on_trial_complete(trial.trial_id)
+                plugins.search.on_trial_complete(trial.trial_id, **stopped)
             plugins.fire("on_trial_complete", trial=trial)
         except TuneError as error:
             if self._settings.failure.raise_first:
@@ -399,8 +406,8 @@ class Lifecycle:
     def _carry_out(self, trial: Trial, decision: str, at: float) -> None:
         if decision == CONTINUE:
             self._commands.append(ContinueTrial(trial_id=trial.trial_id))
-        elif decision == STOP:
-            self.stop(trial, at)
+        elif decision in STOPS:
+            self.stop(trial, at, early=decision == STOP_EARLY)
         elif decision == PAUSE:
             self._leave(trial, _S.PAUSED)
         elif decision == _SUSPEND:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from muster.base.resources import SCALE, Resources
@@ -14,6 +15,8 @@ from muster.trials.states import TrialState
 from muster.trials.trial_index import TrialIndex
 
 CONTINUE, PAUSE, STOP, NOOP = "CONTINUE", "PAUSE", "STOP", "NOOP"
+STOP_EARLY = "STOP_EARLY"  # a STOP of the scheduler: its searcher does not take the trial for complete
+STOPS = frozenset({STOP, STOP_EARLY})
 ITERATION, SECONDS = "training_iteration", "time_total_s"  # result keys that time can be counted by
 
 
@@ -49,7 +52,12 @@ class SearchPlugin(Protocol):
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
-    ) -> None: ...
+    ) -> None:
+        """Called at the end of a trial.
+
+        If the scheduler stopped the trial, and the signature takes it: also with `stopped=True`.
+        """
+        ...
 
     def is_finished(self) -> bool: ...
 
@@ -60,6 +68,13 @@ class SearchPlugin(Protocol):
         ...
 
     def restore_state(self, state: bytes) -> None: ...
+
+
+def stopped_argument(search: Any, stopped: bool) -> dict[str, Any]:  # noqa: ANN401 - also a Searcher
+    """Return `stopped=True` for `search.on_trial_complete`, if its signature takes that."""
+    return (
+        {"stopped": True} if stopped and "stopped" in signature(search.on_trial_complete).parameters else {}
+    )
 
 
 class SchedulerPlugin(Protocol):

@@ -20,7 +20,7 @@ from muster.errors import TuneError, public
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
 from muster.tune.config import RunConfig
-from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
+from muster.tune.tune_config import ResumeConfig, TuneConfig, analysis_defaults
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -194,11 +194,8 @@ class AskTell:
         from muster.tune.result_grid import ResultGrid
 
         self._parts.flush()
-        metric, mode = goal_of(self._wanted.tune.metric, self._wanted.tune.mode, self._state.plugins.search)
-        trials = self._state.index.order
-        return ResultGrid(
-            ExperimentAnalysis(self.directory, trials=trials, default_metric=metric, default_mode=mode)
-        )
+        defaults = analysis_defaults(self._wanted.tune, self._state.plugins.search)
+        return ResultGrid(ExperimentAnalysis(self.directory, trials=self._state.index.order, **defaults))
 
     def close(self) -> None:
         """Saves everything and closes the files. Safe to call twice; `results` still works."""

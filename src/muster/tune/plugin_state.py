@@ -20,7 +20,7 @@ from muster.base.untrusted import message_text
 from muster.errors import RestoreError, public_constructor
 from muster.trials.model import Trial
 from muster.tune.config import seconds
-from muster.tune.tune_config import TuneConfig, goal_of
+from muster.tune.tune_config import TuneConfig, constraints_of, goal_of
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
@@ -49,7 +49,7 @@ class PluginState:
         """Returns everything that determines later answers; equal states give equal bytes."""
         if not self._saves_plain_data:
             return _pickled(self)
-        content = {"kind": self._state_kind, "version": self._state_version, "state": self._to_plain()}
+        content = {"kind": self._state_kind, "version": self._written_version, "state": self._to_plain()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
@@ -58,6 +58,10 @@ class PluginState:
             self._from_plain(self._checked(state))
         else:
             vars(self).update(_unpickled(self, state, trials or {}))
+
+    @property
+    def _written_version(self) -> int:
+        return self._state_version
 
     @property
     def _saves_plain_data(self) -> bool:
@@ -158,6 +162,7 @@ def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentStat
     """Returns names and numbers only. Several metrics stay a list."""
     search: Any = state.plugins.search
     metric, mode = goal_of(tune.metric, tune.mode, search)
+    constraints = constraints_of(tune.constraints, search)
     return {
         "trainable_name": trainable_name,
         "metric": _plain(metric) or state.settings.metric,
@@ -169,6 +174,7 @@ def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentStat
         "time_budget_s": seconds(tune.time_budget_s, "TuneConfig(time_budget_s=...)"),
         "cost_budget": state.settings.limits.cost_budget,
         "deadline": state.settings.limits.deadline,
+        **({"constraints": constraints} if constraints else {}),
     }
 
 

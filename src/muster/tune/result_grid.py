@@ -14,8 +14,9 @@ from muster.trials.metrics import flatten
 from muster.trials.spend import total_cost
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import check_mode, pareto_front
+from muster.tune.analysis.tables import check_mode
 from muster.tune.analysis.trial_record import TrialRecord
+from muster.tune.pareto import pareto_front
 from muster.tune.result import Result
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class ResultGrid:
         analysis = self._experiment_analysis
         if len(analysis.trials) == 1:
             return self[0]
-        analysis.need_one_objective("get_best_result", metric, "or pass metric=... and mode=...")
+        analysis.need_one_objective("get_best_result", metric, "")
         metric, mode = metric or analysis.default_metric, mode or analysis.default_mode
         for name, value in (("metric", metric), ("mode", mode)):
             if not value:
@@ -107,24 +108,31 @@ class ResultGrid:
             raise RuntimeError(self._no_best(str(metric), filter_nan_and_inf))
         return self[analysis.trials.index(best)]
 
-    def get_pareto_front(self, metrics: Sequence[str], modes: Sequence[str]) -> list[Result]:
+    def get_pareto_front(
+        self, metrics: Sequence[str] | None = None, modes: Sequence[str] | None = None
+    ) -> list[Result]:
         """Returns the results that no other beats in all metrics at once, in the order of the trials.
 
         Args:
-            metrics: Flat keys; a trial's last value counts, and a trial without a finite one is left out.
-            modes: As many of "min" and "max".
+            metrics: Flat keys; a trial's last value counts, and a trial without a finite one is left out. By
+                default those of the TuneConfig, without the trials that violate its constraints.
+            modes: As many of "min" and "max"; by default those of the TuneConfig.
 
         Example:
             front = results.get_pareto_front(["accuracy", "latency_ms"], ["max", "min"])
         """
-        if isinstance(metrics, str) or len(metrics) != len(modes) or not metrics:
+        analysis, bounds = self._experiment_analysis, dict[str, float]()
+        if metrics is None and modes is None:
+            metrics, modes = [*analysis.objectives], [*analysis.objectives.values()]
+            bounds = analysis.constraints
+        if isinstance(metrics, str) or not metrics or not modes or len(metrics) != len(modes):
             raise ValueError(
                 f"get_pareto_front needs lists of metrics and of as many modes, not {metrics!r} and {modes!r}"
             )
         for mode in modes:
             check_mode(mode, "get_pareto_front(modes=...)")
-        flat = [flatten(trial.last_result) for trial in self._experiment_analysis.trials]
-        front = pareto_front([[one.get(metric) for metric in metrics] for one in flat], modes)
+        flat = [flatten(trial.last_result) for trial in analysis.trials]
+        front = pareto_front([[one.get(metric) for metric in metrics] for one in flat], modes, flat, bounds)
         return [self[place] for place in front]
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -11,6 +12,7 @@ from typing import Any
 
 from muster.base.clock import SystemClock
 from muster.errors import public
+from muster.trials.metrics import number_of
 from muster.tune.config import DEPRECATED, BriefRepr, dollars, is_int, seconds
 
 __all__ = ["ResumeConfig", "TuneConfig"]
@@ -26,8 +28,8 @@ class TuneConfig(BriefRepr):
     """A TuneConfig defines what to optimise and how to search.
 
     Args:
-        mode: "min" or "max" (several for a searcher with several objectives).
-        metric: The result key to optimise; nested ones as `a/b`.
+        mode: "min" or "max"; for several metrics a list with one for each. "obs": observed only.
+        metric: The result key to optimise, or a list of several; nested ones as `a/b`.
         search_alg: A Searcher or SearchAlgorithm, or its name; None: grid and random search.
         scheduler: A TrialScheduler, or its name; None: first in, first out.
         num_samples: How often the space is sampled; -1: until something else ends the experiment.
@@ -41,6 +43,8 @@ class TuneConfig(BriefRepr):
             those of the cluster's nodes, or RunConfig(price_per_hour=...).
         deadline: When the experiment must be over: a datetime with its zone, or seconds (a timedelta) from
             now. It ends in time, with its trials saved, and is resumed with another deadline.
+        constraints: Upper bounds by result key, e.g. {"latency_ms": 50}. Schedulers with several objectives,
+            and searchers that take constraints, rank a trial above a bound, or without the key, last.
 
     Example:
         >>> TuneConfig(metric="loss", mode="min", num_samples=20)
@@ -60,6 +64,7 @@ class TuneConfig(BriefRepr):
     chdir_to_trial_dir: bool | str = DEPRECATED
     cost_budget: float | None = None
     deadline: datetime | timedelta | float | None = None
+    constraints: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.chdir_to_trial_dir != DEPRECATED:
@@ -67,9 +72,7 @@ class TuneConfig(BriefRepr):
                 "TuneConfig(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
                 "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
             )
-        modes = self.mode if isinstance(self.mode, list | tuple) else [self.mode]
-        if self.mode is not None and any(mode not in MODES for mode in modes):
-            raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
+        self._check_mode()
         if not is_int(self.num_samples) or self.num_samples < -1 or self.num_samples == 0:
             raise ValueError(
                 f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number above 0, or -1: no end"
@@ -83,6 +86,21 @@ class TuneConfig(BriefRepr):
         self.cost_budget = checked_budget(self.cost_budget, "TuneConfig")
         self.deadline = checked_deadline(self.deadline, "TuneConfig")
         self._check_plugins()
+
+    def _check_mode(self) -> None:
+        several, where = isinstance(self.mode, list | tuple), f"TuneConfig(mode={self.mode!r})"
+        modes: Any = self.mode if several else [self.mode]
+        if self.mode is not None and any(
+            mode not in MODES and not (several and mode == "obs") for mode in modes
+        ):
+            raise ValueError(f"{where}: must be 'min' or 'max'")
+        if several and not any(mode in MODES for mode in modes):
+            raise ValueError(f"{where}: one of them must be 'min' or 'max'")
+        if several and isinstance(self.metric, list | tuple) and len(self.metric) != len(modes):
+            raise ValueError(f"{where}: {len(self.metric)} metrics need as many modes, not {len(modes)}")
+        for name, bound in (self.constraints or {}).items():
+            if number_of(bound) is None or math.isnan(bound):
+                raise ValueError(f"TuneConfig(constraints={{{name!r}: {bound!r}}}): must be a number")
 
     def _check_plugins(self) -> None:
         for name, given in (("search_alg", self.search_alg), ("scheduler", self.scheduler)):
@@ -105,6 +123,20 @@ def goal_of(metric: object, mode: object, search_alg: object) -> tuple[Any, Any]
     if not metric and isinstance(theirs, list | tuple):
         return theirs, getattr(getattr(search_alg, "searcher", search_alg), "mode", None)
     return metric, mode
+
+
+def analysis_defaults(tune: TuneConfig, search_alg: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns what an ExperimentAnalysis compares trials by."""
+    metric, mode = goal_of(tune.metric, tune.mode, search_alg)
+    constraints = constraints_of(tune.constraints, search_alg)
+    return {"default_metric": metric, "default_mode": mode, "constraints": constraints}
+
+
+def constraints_of(given: Mapping[str, float] | None, search_alg: Any) -> dict[str, float]:  # noqa: ANN401
+    """Returns the constraints of a TuneConfig, else those that its searcher was made with."""
+    while (inner := getattr(search_alg, "searcher", None)) is not None:
+        search_alg = inner
+    return dict(given or getattr(search_alg, "_constraints", None) or {})
 
 
 def checked_budget(given: float | None, where: str) -> float | None:

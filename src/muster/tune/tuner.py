@@ -25,7 +25,13 @@ from muster.tune.execution.restore import (
     write_spec,
 )
 from muster.tune.result_grid import ResultGrid
-from muster.tune.tune_config import ResumeConfig, TuneConfig, checked_budget, checked_deadline, goal_of
+from muster.tune.tune_config import (
+    ResumeConfig,
+    TuneConfig,
+    analysis_defaults,
+    checked_budget,
+    checked_deadline,
+)
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -273,9 +279,7 @@ class Tuner:
         return can_restore(path, storage_filesystem)
 
     def _defaults(self) -> dict[str, Any]:
-        tune = self._spec.tune
-        metric, mode = goal_of(tune.metric, tune.mode, tune.search_alg)
-        return {"default_metric": metric, "default_mode": mode}
+        return analysis_defaults(self._spec.tune, self._spec.tune.search_alg)
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
         return ResultGrid(launched.analysis(**self._defaults()), launched.state.ended_by)

@@ -275,7 +275,7 @@ def test_several_objectives_name_the_pareto_front(tune, tmp_path, command):
     write(tmp_path / "e", facts, {"metric": ["acc", "lat"], "mode": ["max", "min"]})
     refused = tune(command, tmp_path / "e")
     assert (refused.exit_code, "no metric" in refused.output) == (2, False)
-    assert f"get_pareto_front({['acc', 'lat']}, {['max', 'min']})" in refused.output
+    assert "get_pareto_front()" in refused.output
     assert tune(command, tmp_path / "e", "--metric", "acc", "--mode", "max").exit_code == 0
 
 

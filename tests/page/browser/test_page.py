@@ -374,6 +374,9 @@ def test_the_pareto_front_the_lineage_the_cost_and_the_reasons_are_shown(tmp_pat
     front = f"8 trials, {beaten.count(False)} of them on the Pareto front"
     tab.locator(f"[data-test=scatter][aria-label*='{front}']").wait_for()
     tab.wait_for_url(re.compile("pareto=1"))
+    heads = tab.locator("[data-test=table] thead th").all_inner_texts()
+    column = f"[data-test=table] tbody td:nth-child({heads.index('front') + 1})"
+    assert tab.locator(column).all_inner_texts().count("0") == beaten.count(False)
     says(tab, "trial-cost", re.escape("$9.00"))
     picture(tab, "page-population")
     tab.locator("tr[data-place='1']").click()

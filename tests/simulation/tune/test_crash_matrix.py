@@ -19,11 +19,13 @@ from muster.tune.search.space import uniform
 SPACE = {"x": uniform(0.0, 1.0), "y": uniform(-1.0, 1.0)}
 TERMS = CandidateSettings(max_t=9, seed=3, space=SPACE)
 CURVE = FunctionCurve(
-    lambda config, t: {"loss": config["x"] + config["y"] ** 2 + 1.0 / t},
+    lambda config, t: {"loss": config["x"] + config["y"] ** 2 + 1.0 / t, "size": round(config["y"] * t, 1)},
     seconds=lambda config, t: 60.0 * (1.0 + abs(config["x"])),
 )
 COSTLY = {"pb2"}  # fits a Gaussian process before most of its decisions, in every replay again
 CELLS = [(name, searcher) for name in SCHEDULERS for searcher in ("random", "optuna")]
+SEVERAL = ["asha", "asha_promotion", "asha_brackets", "hyperband", "bohb", "median"]
+GOALS = {"metric": ["loss", "size"], "mode": ["min", "max"], "constraints": {"size": 0.9}}
 
 
 def experiment(make_scheduler, searcher="random", **more):
@@ -77,6 +79,19 @@ def test_whenever_it_was_killed_it_resumes_to_the_end_with_all_its_trials(name, 
     commits = crash.recorded(asked, save_every=11)
     for life in crash.resumed_runs(asked, commits[:: 20 * step(2)]):
         assert life.state.is_finished
+        assert len(life.state.trials) == asked.num_samples
+        assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEVERAL)
+def test_with_several_objectives_it_is_restored_as_exactly_and_resumes_to_the_end(name):
+    asked = experiment(lambda: SCHEDULERS[name].make(TERMS), **GOALS)
+    commits = crash.recorded(asked, save_every=7)
+    assert len(commits) > 30
+    assert b'"version":2' in commits[-1].plugins["scheduler"]
+    assert [told for commit in commits[:: step(3)] for told in crash.differences(asked, commit)] == []
+    for life in crash.resumed_runs(asked, commits[:: 20 * step(2)]):
         assert len(life.state.trials) == asked.num_samples
         assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}
 

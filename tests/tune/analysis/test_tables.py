@@ -7,7 +7,7 @@ import pytest
 
 from muster.trials.model import Trial
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.analysis.tables import pareto_front
+from muster.tune.pareto import pareto_front
 from muster.tune.result_grid import ResultGrid
 
 

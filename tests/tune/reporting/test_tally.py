@@ -183,3 +183,25 @@ def test_trials_whose_processes_are_on_their_way_are_starting_and_not_pending():
     }
     assert "STARTING" not in tally.counts(5)
     assert tally.counts(1, starting=2)["PENDING"] == 0
+
+
+def test_with_several_objectives_the_front_takes_the_place_of_the_best():
+    tally = ExperimentTally(None, None, {"loss": "min", "size": "min"}, {"size": 9})
+    values = [(1.0, 8), (2.0, 5), (3.0, 6), (0.5, 10), (NAN, 1)]
+    trials = [trial(n, "TERMINATED", loss=loss, size=size) for n, (loss, size) in enumerate(values)]
+    finished(tally, *trials[1:])
+    tally.started(move(trials[0], "RUNNING"))
+    assert {each.trial_id for each in tally.front(trials)} == {trials[0].trial_id, trials[1].trial_id}
+    tally.completed(move(trials[0], "TERMINATED"))
+    assert [each.trial_id for each in tally.front(trials)] == [trials[0].trial_id, trials[1].trial_id]
+
+
+def test_a_trial_that_continues_and_becomes_worse_leaves_the_front_to_those_it_had_beaten():
+    tally = ExperimentTally(None, None, {"loss": "min", "size": "min"})
+    one, other = trial(0, "PAUSED", loss=1.0, size=1), trial(1, "TERMINATED", loss=2.0, size=2)
+    tally.reset([one, other])
+    assert tally.front([one, other]) == [one]
+    tally.started(move(one, "RUNNING"))
+    one.last_result = {**one.last_result, "loss": 5.0, "size": 5}
+    tally.completed(move(one, "TERMINATED"))
+    assert tally.front([one, other]) == [other]

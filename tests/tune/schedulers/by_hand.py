@@ -85,11 +85,15 @@ class ByHand:
 
     def choose(self) -> str | None:
         """Twice, because choosing must be idempotent."""
-        first = self.scheduler.choose_trial_to_run(self.view)
-        self._apply_plugin_requests()
+        first = self.choose_once()
         assert self.scheduler.choose_trial_to_run(self.view) is first
         assert not self.view.requests
         return None if first is None else first.trial_id
+
+    def choose_once(self) -> Trial | None:
+        chosen: Trial | None = self.scheduler.choose_trial_to_run(self.view)
+        self._apply_plugin_requests()
+        return chosen
 
     def statuses(self) -> list[str]:
         return [trial.status for trial in self.index.order]

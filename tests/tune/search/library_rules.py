@@ -86,6 +86,10 @@ class LibraryRules:
     def make(self, **options) -> Searcher:
         raise NotImplementedError
 
+    def make_again(self) -> Searcher:
+        """A searcher for a saved state; one that does not save its space gets it as in a restore."""
+        return self.make()
+
     def step(self, made, live, number):
         """`at_a_time` trials run at a time; every fifth fails and every seventh reports NaN."""
         trial = made.next_trial()
@@ -256,7 +260,7 @@ class LibraryRules:
             seen.append(self.step(straight, live, number))
         assert len({str(one) for one in seen}) > self.steps // 2
         for number in range(0, self.steps - 3, 3):
-            again = SearchGenerator(self.make())
+            again = SearchGenerator(self.make_again())
             again.add_configurations(
                 TrialTemplate(trainable_name="t", param_space=self.space, num_samples=100)
             )
@@ -275,7 +279,7 @@ class LibraryRules:
             if found is None:
                 break
             live[f"t{number}"] = found
-        other = self.make()
+        other = self.make_again()
         other.restore_state(made.save_state())
         for _ in range(3):
             if len(live) < 40:

@@ -80,7 +80,7 @@ def test_a_step_on_a_log_scale_is_dropped_with_a_warning(caplog):
         ({"a/b": uniform(0, 1)}, "the key 'a/b' must not hold one"),
         ({"e": {"eval": "1"}}, "cannot suggest 1 at 'e'"),
         ({"n": randn()}, "it supports uniform and log-uniform"),
-        ({"c": choice([{"x": uniform(0, 1)}])}, "option 0 of the choice 'c' holds further domains"),
+        ({"c": choice([{"x": randn()}])}, "'c:0/x'"),
     ],
 )
 def test_what_optuna_cannot_draw_is_a_value_error(space, words):
@@ -411,3 +411,65 @@ def test_distributions_of_optuna_beside_our_domains_are_refused():
         OptunaSearch(
             {"lr": FloatDistribution(0, 1), "net": {"width": randint(1, 9)}}, metric="loss", mode="min"
         )
+
+
+CONDITIONAL = {
+    "x": uniform(0, 1),
+    "model": choice(
+        [
+            {"kind": "tree", "depth": randint(1, 9)},
+            {"kind": "net", "lr": loguniform(1e-4, 1), "head": choice(["none", {"rate": uniform(0, 1)}])},
+            "none",
+        ]
+    ),
+}
+
+
+def test_domains_inside_options_are_asked_for_when_the_option_is_chosen():
+    point = {"x": 0.5, "model": {"kind": "net", "lr": 0.125, "head": {"rate": 0.75}}}
+    made = OptunaSearch(seed=1, points_to_evaluate=[point])
+    made.set_search_properties("loss", "min", CONDITIONAL)
+    made.add_evaluated_point({"x": 0.1, "model": {"kind": "tree", "depth": 3}}, 0.5)
+    assert made.suggest("first") == point
+    seen = set()
+    for number in range(30):
+        config = made.suggest(str(number))
+        assert made.suggest(str(number)) == config
+        seen.add(str(config["model"])[:15])
+        params = made.study.trials[-1].params
+        assert ("model:1/head" in params) == (config["model"] != "none" and config["model"]["kind"] == "net")
+        made.on_trial_complete(str(number), {"loss": config["x"]})
+    assert len(seen) == 3
+    again = OptunaSearch(seed=1)
+    again.set_search_properties("loss", "min", CONDITIONAL)
+    again.restore_state(made.save_state())
+    assert again.suggest("next") == made.suggest("next")
+
+
+def test_a_trial_that_its_scheduler_stopped_is_pruned():
+    made = OptunaSearch(seed=1)
+    made.set_search_properties("loss", "min", {"x": uniform(0, 1)})
+    made.set_rungs((1.0, 3.0, 9.0), "training_iteration")
+    endings = [(3, True), (9, True), (3, False), (None, True)]
+    for number, (time, stopped) in enumerate(endings):
+        made.suggest(str(number))
+        made.on_trial_result(str(number), {"loss": 5.0, "training_iteration": 1})
+        result = None if time is None else {"loss": 1.0, "training_iteration": time}
+        made.on_trial_complete(str(number), result, stopped=stopped)
+    found = [(trial.state.name, trial.value, trial.intermediate_values) for trial in made.study.trials]
+    assert found == [
+        ("PRUNED", 1.0, {1: 5.0, 3: 1.0}),
+        ("COMPLETE", 1.0, {1: 5.0}),
+        ("COMPLETE", 1.0, {1: 5.0}),
+        ("PRUNED", 5.0, {1: 5.0}),
+    ]
+
+
+def test_with_several_objectives_a_stopped_trial_is_pruned_too():
+    made = OptunaSearch(metric=["a", "b"], mode=["min", "max"], seed=1)
+    made.set_search_properties(None, None, {"x": uniform(0, 1)})
+    for number in range(14):
+        made.suggest(str(number))
+        made.on_trial_complete(str(number), {"a": 1.0, "b": number}, stopped=number % 2 == 0)
+    assert [trial.state.name for trial in made.study.trials] == ["PRUNED", "COMPLETE"] * 7
+    assert made.suggest("next") is not None

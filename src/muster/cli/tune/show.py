@@ -26,7 +26,7 @@ NOTE_FILE, NOTE_BYTES = "note.txt", 100_000
 TRIAL_FIELDS = (  # of --json; the rest is computed
     *("trial_id", "trial_name", "status", "experiment_tag", "config", "evaluated_params", "result"),
     *("reports", "starts", "failures", "created_at", "started_at", "reported_at", "ended_at"),
-    *("decision", "reason"),
+    *("why_suggested", "decision", "reason"),
 )
 
 
@@ -202,6 +202,7 @@ def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool
     times = {"created": trial.created_at, "started": trial.started_at, "ended": trial.ended_at}
     dates = ", ".join(f"{what} {moment(at)}" for what, at in times.items() if at is not None)
     yield from ([dates] if dates else [])
+    yield from ([f"suggested: {trial.why_suggested}"] if trial.why_suggested else [])
     yield from ([f"{trial.decision}: {trial.reason}"] if trial.reason else [])
     yield from section("Config", config_lines(trial.config))
     yield from section("Last result", _result_lines(trial.result))

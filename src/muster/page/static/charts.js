@@ -148,6 +148,11 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
       context.stroke();
       for (const row of front) { context.beginPath(); context.arc(sx.at(xs.at(row)), sy.at(ys.at(row)), 4, 0, 7); context.stroke(); }
     }
+    const bound = (column) => (column.group === "metric" ? (table.summary.constraints || {})[column.name] : undefined);
+    context.strokeStyle = colours.text; context.lineWidth = 1; context.setLineDash([5, 4]);
+    if (bound(xs) !== undefined) { const x = sx.at(bound(xs)); if (x >= LEFT && x <= width - RIGHT) { context.beginPath(); context.moveTo(x, TOP); context.lineTo(x, height - BOTTOM); context.stroke(); } }
+    if (bound(ys) !== undefined) { const y = sy.at(bound(ys)); if (y >= TOP && y <= height - BOTTOM) { context.beginPath(); context.moveTo(LEFT, y); context.lineTo(width - RIGHT, y); context.stroke(); } }
+    context.setLineDash([]);
     const drag = held.current.drag;
     if (drag && drag.to) {
       context.strokeStyle = colours.accent; context.lineWidth = 1;

@@ -1,6 +1,9 @@
 // The trial table as typed arrays, how deltas change it, and where data comes from: a server or this very file.
 
+import { frontsOf } from "./selection.js";
+
 const NOTHING = 65535;
+export const FRONT = "trial/front";
 
 /** One column: numbers as Float32Array, words as codes in a Uint16Array. */
 class TrialColumn {
@@ -60,8 +63,23 @@ export class TrialTable {
       return new TrialColumn(each, index, values.slice(), head.rows);
     });
     this.byKey = new Map(this.columns.map((each) => [each.key, each]));
+    this.front = null;
   }
-  column(key) { return this.byKey.get(key); }
+  column(key) { return key === FRONT ? this.fronts() : this.byKey.get(key); }
+  /** With several goals: which front of the last values a trial is on, 0 for the Pareto front; found once for a state. */
+  fronts() {
+    const { goals, modes, constraints } = this.summary, wanted = goals.map((name, at) => [this.byKey.get(`metric/${name}`), modes[at]]).filter(([column, mode]) => column && mode !== "obs");
+    if (wanted.length < 2) return undefined;
+    if (!this.front || this.front.change !== this.change) {
+      const bounds = Object.entries(constraints || {}).map(([name, bound]) => [this.byKey.get(`metric/${name}`), bound]), rows = [];
+      for (let row = 0; row < this.rows; row++)
+        if (wanted.every(([column]) => Number.isFinite(column.at(row))) && bounds.every(([column, bound]) => column && column.at(row) <= bound)) rows.push(row);
+      const values = new Float32Array(this.rows).fill(NaN), found = frontsOf(wanted.map(([column, mode]) => [column.values, mode === "max" ? 1 : -1]), rows);
+      rows.forEach((row, at) => { values[row] = found[at]; });
+      this.front = { change: this.change, column: new TrialColumn({ name: "front", group: "trial", kind: "number", odd: 0, words: [] }, -1, values, this.rows) };
+    }
+    return this.front.column;
+  }
   trial(name) { return this.byKey.get(`trial/${name}`); }
   get params() { return this.columns.filter((each) => each.group === "config"); }
   get metrics() { return this.columns.filter((each) => each.group === "metric"); }

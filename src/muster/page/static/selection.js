@@ -203,6 +203,25 @@ export function paretoOf(xs, ys, rows, upX, upY) {
   return front;
 }
 
+/** The front of each row, 0 for those that no other one beats; `goals` are pairs of values and the sign of what is better. */
+export function frontsOf(goals, rows) {
+  const scores = rows.map((row) => goals.map(([values, sign]) => sign * values[row]));
+  const order = rows.map((_, at) => at).sort((a, b) => { for (let one = 0; one < goals.length; one++) if (scores[a][one] !== scores[b][one]) return scores[b][one] - scores[a][one]; return 0; });
+  const beats = (one, other) => scores[one].every((score, at) => score >= scores[other][at]) && scores[one].some((score, at) => score > scores[other][at]);
+  const found = new Array(rows.length).fill(0), fronts = [];
+  for (const at of order) { // whoever beats it comes before it; fronts are nested, so the first without one is found by halving
+    let low = 0, high = fronts.length;
+    while (low < high) {
+      const middle = (low + high) >> 1, members = fronts[middle];
+      const isBeaten = goals.length === 2 ? beats(members[members.length - 1], at) : members.some((other) => beats(other, at));
+      if (isBeaten) low = middle + 1; else high = middle;
+    }
+    (fronts[low] = fronts[low] || []).push(at);
+    found[at] = low;
+  }
+  return found;
+}
+
 /** A mask as short text for the server: bits in base64. */
 export function packedMask(mask) {
   const bytes = new Uint8Array(Math.ceil(mask.length / 8));

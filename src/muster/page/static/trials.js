@@ -1,6 +1,7 @@
 // The table of trials, which draws only the rows in view, and the filters above it.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, money, shortDuration, shortNumber } from "./format.js";
+import { FRONT } from "./data.js";
 import { orderOf } from "./selection.js";
 
 const ROW = 28, AROUND = 8;
@@ -9,7 +10,7 @@ const OWN = { training_iteration: "iteration", time_total_s: "time", reports: "r
 
 export function shownColumns(table, chosen, metricKey) {
   if (chosen) return chosen.split("|").map((key) => table.column(key)).filter(Boolean);
-  const keys = ["trial/status", "trial/training_iteration", "trial/time_total_s", metricKey];
+  const keys = ["trial/status", FRONT, "trial/training_iteration", "trial/time_total_s", metricKey];
   const found = [...keys.map((key) => table.column(key)), table.column(COST), ...table.params.slice(0, 6), ...table.metrics.slice(0, 3)];
   return [...new Set(found.filter(Boolean))];
 }
@@ -107,6 +108,6 @@ export function Filters({ table, view, change, count, metricKey }) {
     ${Object.entries(view.r).map(([key, [low, high]]) => html`<span class="chip" key=${key}>${bound(low)} ≤ ${key.slice(key.indexOf("/") + 1)} ≤ ${bound(high)} <button aria-label=${`Remove the filter by ${key}`} onClick=${() => remove(key)}>×</button></span>`)}
     ${view.t ? html`<span class="chip">chosen time <button aria-label="Remove the filter by time" onClick=${() => change({ t: null })}>×</button></span>` : null}</div>
     ${isOpen ? html`<fieldset class="columns"><legend>Columns${table.leftOut ? ` (${table.leftOut.toLocaleString("en")} more were left out: 200 are kept)` : ""}</legend>
-      ${table.columns.map((each) => html`<label key=${each.key}><input type="checkbox" checked=${shown.has(each.key)} onChange=${() => choose(each.key)} /> ${OWN[each.name] || each.name}${each.odd ? ` (${each.odd} values are no numbers)` : ""}</label>`)}</fieldset>` : null}
+      ${[...table.columns, table.column(FRONT)].filter(Boolean).map((each) => html`<label key=${each.key}><input type="checkbox" checked=${shown.has(each.key)} onChange=${() => choose(each.key)} /> ${OWN[each.name] || each.name}${each.odd ? ` (${each.odd} values are no numbers)` : ""}</label>`)}</fieldset>` : null}
   </div>`;
 }

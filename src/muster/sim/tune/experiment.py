@@ -53,8 +53,8 @@ class SimulatedExperiment:
 
     curve: Curve | Report
     space: Mapping[str, Any]
-    metric: str
-    mode: str
+    metric: str | list[str]
+    mode: str | list[str]
     num_samples: int
     workers: int = 8
     make_scheduler: Callable[[], Any] = lambda: None
@@ -72,6 +72,7 @@ class SimulatedExperiment:
     price_per_hour: float | None = None  # of all workers together
     seed: int = 0
     ahead: int | None = None  # trials asked for ahead of room; None: as a launch would
+    constraints: Mapping[str, float] | None = None  # as TuneConfig(constraints=...)
     given_template: TrialTemplate | None = None  # of a user's Tuner: its policies, criteria and names
 
     def template(self) -> TrialTemplate:
@@ -111,7 +112,14 @@ class SimulatedExperiment:
             scheduler=self.make_scheduler(),
             search_alg=self._search(),
             reuse_actors=self.reuse_actors,
+            constraints=self.constraints,
         )
+
+    def goal(self) -> tuple[str, str]:
+        """Returns metric and mode; the first of several."""
+        if isinstance(self.metric, str):
+            return self.metric, str(self.mode)
+        return self.metric[0], self.mode[0]
 
     def _search(self) -> Any:  # noqa: ANN401 - a SearchPlugin
         from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher, SearchGenerator
@@ -238,7 +246,7 @@ class SimulatedRun:
         self.clock = self.engine.clock
         self.engine.timeline.wake_at = experiment.deadline_s
         self.history = ImprovementHistory(
-            experiment.metric, experiment.mode, elapsed_s=self.clock.monotonic, worker_s=self.worker_s
+            *experiment.goal(), elapsed_s=self.clock.monotonic, worker_s=self.worker_s
         )
         self.template = experiment.template()
         self.state = self._make_state()
@@ -257,8 +265,8 @@ class SimulatedRun:
         settings = Settings(
             name=NAME,
             experiment_dir="/simulated",
-            metric=experiment.metric,
-            mode=experiment.mode,
+            metric=experiment.metric if isinstance(experiment.metric, str) else None,
+            mode=experiment.mode if isinstance(experiment.mode, str) else None,
             failure=FailurePolicy(max_failures=experiment.max_failures),
             reuse_actors=experiment.reuse_actors,
             max_pending=ahead if experiment.ahead is None else experiment.ahead,

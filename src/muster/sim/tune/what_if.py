@@ -50,8 +50,8 @@ def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerR
     run = experiment.begin().run()
     return SchedulerResult(
         scheduler=scheduler,
-        metric=experiment.metric,
-        mode=experiment.mode,
+        metric=experiment.goal()[0],
+        mode=experiment.goal()[1],
         found=tuple(run.history.found),
         end_s=run.clock.monotonic(),
         worker_s=run.worker_s(),

@@ -244,7 +244,7 @@ def _checkpoint(ref: CheckpointRef | None, place: ExperimentLocation) -> list[An
 
 def _created(fact: TrialCreated, _: ExperimentLocation) -> tuple[int, list[Any]]:
     texts = (fact.experiment_tag, fact.trial_name, fact.relative_logdir)
-    extra = [] if fact.resources is None else [fact.resources]
+    extra = [fact.resources, fact.why] if fact.why else [] if fact.resources is None else [fact.resources]
     return CREATED, [fact.at, fact.config, fact.evaluated_params, *texts, *extra]
 
 
@@ -299,7 +299,7 @@ _AS_FIELDS: Mapping[type, int] = {
 
 
 def _read_created(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialCreated:
-    at, config, params, tag, name, logdir, *resources = body
+    at, config, params, tag, name, logdir, *extra = body
     return TrialCreated(
         trial_id=trial_id,
         at=at,
@@ -308,7 +308,8 @@ def _read_created(trial_id: str, body: list[Any], _: ExperimentLocation) -> Tria
         experiment_tag=tag,
         trial_name=name,
         relative_logdir=logdir,
-        resources=resources[0] if resources else None,
+        resources=extra[0] if extra else None,
+        why=extra[1] if len(extra) > 1 else "",
     )
 
 

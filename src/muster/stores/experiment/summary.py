@@ -77,6 +77,7 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
     returned: bool = False  # its code came to its end by itself
     decision: str = ""  # the last one on it: stopped, paused, promoted or copied
     reason: str = ""  # of that decision, in words
+    why_suggested: str = ""  # in words of the searcher, if it has any
     made_at: Mapping[int, int] = field(default_factory=dict)  # iterations of checkpoints of a class
     resources: list[Any] | None = None  # as `PlacementGroupFactory.saved` returns them
     cost_usd: float | None = None  # up to its last exit or result; None: no price was known
@@ -155,7 +156,7 @@ class Digest:
 
     def summary(self, place: ExperimentLocation) -> TrialSummary:
         """Returns the summary for users; ValueError when the record is damaged."""
-        made = self._body(CREATED, 6, 7)
+        made = self._body(CREATED, 6, 8)
         reported = self._body(REPORTED, 3)
         exited = self._body(EXITED, 4)
         decided = self._body(DECIDED, 3)
@@ -183,6 +184,7 @@ class Digest:
             returned=bool(exited[2]),
             decision=decided[1] or "",
             reason=decided[2] or "",
+            why_suggested=made[7] if len(made) > 7 else "",
             made_at=self.made_at,
             resources=self._body(RESIZED, 2, 3)[1] or (made[6] if len(made) > 6 else None),
             cost_usd=self._cost(reported[1] or {}, reported[0]),

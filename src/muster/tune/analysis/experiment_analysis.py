@@ -27,6 +27,7 @@ from muster.tune.analysis.tables import (
     no_single_best,
 )
 from muster.tune.analysis.trial_record import TrialRecord, as_record
+from muster.tune.pareto import several_objectives
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +50,7 @@ class ExperimentAnalysis:
         default_metric: Used by `best_*` and by methods that are called without a metric. Several objectives
             have no single best trial: `best_*` then names `get_pareto_front`.
         default_mode: "min" or "max"; without a metric it is about the value that trainables return.
+        constraints: Upper bounds by result key: trials above one are on no Pareto front of the experiment.
     """
 
     def __init__(
@@ -59,11 +61,14 @@ class ExperimentAnalysis:
         trials: Sequence[AnyTrial] | None = None,
         default_metric: str | Sequence[str] | None = None,
         default_mode: str | Sequence[str] | None = None,
+        constraints: Mapping[str, float] | None = None,
     ) -> None:
         from muster.tune.analysis.trial_record import experiment_directory, saved_trials
 
         is_single = default_metric is None or isinstance(default_metric, str)
         self._objectives = "" if is_single else no_single_best(default_metric, default_mode)
+        self.objectives = several_objectives((default_metric, default_mode))
+        self.constraints = dict(constraints or {})
         if self._objectives:
             default_metric = default_mode = None
         if default_mode is not None:
@@ -247,7 +252,7 @@ class ExperimentAnalysis:
     def need_one_objective(self, call: str, metric: str | None, hint: str) -> None:
         """Raises ValueError for a call without a metric when the experiment has several objectives."""
         if not metric and self._objectives:
-            raise ValueError(f"{call}: {self._objectives}; {hint}")
+            raise ValueError(f"{call}: {self._objectives}{hint and f'; {hint}'}")
 
     def _need_defaults(self, name: str) -> None:
         self.need_one_objective(f"ExperimentAnalysis.{name}", None, "get_best_trial takes one of the metrics")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.errors import ConfigError
 from muster.trials.metrics import flatten, number_of
+from muster.tune.pareto import several_objectives
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,28 +45,6 @@ def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:
     return made
 
 
-def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[int]:
-    """Returns the indexes of the rows that no other row beats: as good in every value and better in one.
-
-    Rows with a value that is no finite number are never in it. Costs n log n, and n times the front.
-
-    Example:
-        >>> pareto_front([(1, 5), (2, 5), (2, 9), (0, 0)], ["max", "min"])
-        [1, 3]
-    """
-    signs = [1.0 if mode == "min" else -1.0 for mode in modes]
-    losses: list[tuple[tuple[float, ...], int]] = []
-    for place, row in enumerate(rows):
-        numbers = [number_of(value) for value in row]
-        if all(value is not None and math.isfinite(value) for value in numbers):
-            losses.append((tuple(s * (v or 0.0) for s, v in zip(signs, numbers, strict=True)), place))
-    front: list[tuple[tuple[float, ...], int]] = []
-    for one, place in sorted(losses):  # a row that beats another sorts before it
-        if not any(other != one and all(map(operator.le, other, one)) for other, _ in front):
-            front.append((one, place))
-    return sorted(place for _, place in front)
-
-
 MODES = ("min", "max")
 SCOPES = ("all", "last", "avg", "last-5-avg", "last-10-avg")
 
@@ -82,12 +60,14 @@ def check_mode(mode: object, where: str) -> None:
 
 def no_single_best(metrics: object, modes: object) -> str:
     """Returns why an experiment with several objectives has no best trial, and what has; "" for one."""
-    if not isinstance(metrics, list | tuple) or not isinstance(modes, list | tuple):
+    goals = several_objectives((metrics, modes))
+    if not goals:
         return ""
-    goals = [(metric, mode) for metric, mode in zip(metrics, modes, strict=False) if mode in MODES]
-    call = f"get_pareto_front({[metric for metric, _ in goals]}, {[mode for _, mode in goals]})"
-    what = f"the experiment has {len(goals)} objectives, so no single trial is the best"
-    return f"{what}: ResultGrid.{call} returns the best ones" if len(goals) > 1 else ""
+    what, (metric, mode) = (
+        f"the experiment has {len(goals)} metrics ({', '.join(goals)})",
+        next(iter(goals.items())),
+    )
+    return f"{what}: name one, get_best_result({metric!r}, {mode!r}), or use get_pareto_front()"
 
 
 def is_better(value: float, than: float, mode: str) -> bool:

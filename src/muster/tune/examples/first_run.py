@@ -76,6 +76,7 @@ def main(directory: str) -> ResultGrid:
             metric="accuracy",
             mode="max",
             num_samples=TRIALS,
+            search_alg="auto",
             scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=3),
         ),
         run_config=tune.RunConfig(name=NAME, storage_path=os.path.abspath(directory)),

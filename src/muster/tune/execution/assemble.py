@@ -23,7 +23,7 @@ from muster.tune.config import RunConfig, log_files, seconds
 from muster.tune.constants import idle_warning_in, number_in
 from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.util import checkpoint_policy, trial_resources
-from muster.tune.tune_config import TuneConfig
+from muster.tune.tune_config import TuneConfig, constraints_of
 
 if TYPE_CHECKING:
     from muster.tune.stopper.stopper import Stopper
@@ -145,6 +145,7 @@ def search_of(tune: TuneConfig, template: TrialTemplate, cpus: float = 0.0) -> t
         "stop": dict(template.stopping_criterion) or None,
         "num_samples": template.num_samples,
         "time_budget_s": tune.time_budget_s,
+        **({"constraints": tune.constraints} if tune.constraints else {}),
     }
     is_asked = bool(space) or _has_own_space(tune.search_alg)
     is_taken = not is_asked or asked.set_search_properties(tune.metric, tune.mode, space, **properties)
@@ -221,7 +222,7 @@ def _one_limit(search: Any, limit: int) -> int:  # noqa: ANN401 - whatever has `
 
 def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
     from muster.tune.schedulers import FIFOScheduler, create_scheduler
-    from muster.tune.schedulers.trial_scheduler import offer_search_properties
+    from muster.tune.schedulers.trial_scheduler import offer_search_properties, scheduler_goal
 
     asked = create_scheduler(tune.scheduler) if isinstance(tune.scheduler, str) else tune.scheduler
     chosen: Any = asked or FIFOScheduler()
@@ -232,9 +233,11 @@ def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
             f"{type(chosen).__name__} cannot be used with TuneConfig(reuse_actors=True), because {why}: "
             "leave reuse_actors out"
         )
-    metric = tune.metric if isinstance(tune.metric, str) else None
-    mode = tune.mode if isinstance(tune.mode, str) else None
-    if not offer_search_properties(chosen, metric, mode):
+    metric, mode = scheduler_goal(chosen, tune.metric, tune.mode)
+    constraints = constraints_of(tune.constraints, tune.search_alg)
+    takes_them = constraints and getattr(chosen, "takes_several_objectives", False)
+    spec = {"constraints": constraints} if takes_them else {}
+    if not offer_search_properties(chosen, metric, mode, **spec):
         raise ValueError(
             f"{type(chosen).__name__} already has a metric or mode of its own: give them once, either to the "
             "scheduler or to TuneConfig"

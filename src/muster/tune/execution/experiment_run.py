@@ -70,9 +70,11 @@ from muster.tune.execution.restore import (
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.logger.logger import attach_loggers, default_callbacks
+from muster.tune.pareto import several_objectives
 from muster.tune.plugin_state import settings_record
 from muster.tune.reporting import RunInfo
 from muster.tune.reporting.reporter import LiveAmounts
+from muster.tune.tune_config import constraints_of, goal_of
 
 if TYPE_CHECKING:
     from muster.tune.reporting.reporter import Reporter
@@ -393,6 +395,8 @@ def _info(
         directory=spec.place.address,
         metric=settings.metric,
         mode=settings.mode,
+        objectives=several_objectives(goal_of(spec.tune.metric, spec.tune.mode, search)),
+        constraints=constraints_of(spec.tune.constraints, search),
         searcher=type(getattr(search, "searcher", search)).__name__,
         scheduler=type(scheduler).__name__,
         total=total if total and template.num_samples != -1 else None,

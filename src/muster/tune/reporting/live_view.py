@@ -66,7 +66,7 @@ class LiveTable:
         self._columns = {key: self._columns[key] for key in order}
 
     def lines(
-        self, trials: Sequence[Trial], width: int, best: Trial | None, *, interrupted: bool = False
+        self, trials: Sequence[Trial], width: int, starred: Sequence[Trial], *, interrupted: bool = False
     ) -> list[Text]:
         """Returns a header and a line per trial."""
         self._status_width = len(INTERRUPTED if interrupted else "TERMINATED")
@@ -81,8 +81,9 @@ class LiveTable:
         header = f"  {'trial'.ljust(self._widths[''])}  {'status'.ljust(self._status_width)}{titles}"
         lines = [Text(header, style="dim")]
         for trial, name, row in zip(trials, names, rows, strict=True):
-            line = Text().append(f"{self._star if trial is best else ' '} ", style="yellow")
-            line.append(name.ljust(self._widths[""]), style="bold" if trial is best else "")
+            is_best = any(trial is one for one in starred)
+            line = Text().append(f"{self._star if is_best else ' '} ", style="yellow")
+            line.append(name.ljust(self._widths[""]), style="bold" if is_best else "")
             status = status_of(trial, interrupted)
             line.append("  " + status.ljust(self._status_width), style=self._styles[status])
             for key in fitting:
@@ -255,7 +256,7 @@ class LiveView:
 
     def _rows(self, snapshot: ExperimentSnapshot, room: int, width: int) -> list[Text]:
         """Returns running trials, then the best, then the latest, as many as there is space for."""
-        best = [each.trial for each in snapshot.best]
+        best = [each.trial for each in snapshot.best] or [*snapshot.front[:RECENT_ROWS]]
         others = [trial for trial in (*best, *snapshot.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
         running = snapshot.running[: max(1, room - 2 - len(others), (room - 2) // 2)]
         trials = list(dict.fromkeys([*running, *best, *others]))
@@ -263,7 +264,7 @@ class LiveView:
             return []
         columns = columns_of(trials, snapshot.info)
         self._table.learn(columns)
-        return [Text(), *self._table.lines(trials[: room - 2], width, snapshot.best_trial)]
+        return [Text(), *self._table.lines(trials[: room - 2], width, snapshot.starred)]
 
     def _final_table(
         self, snapshot: ExperimentSnapshot, rows: Sequence[Trial], more: str, width: int, interrupted: bool
@@ -271,7 +272,7 @@ class LiveView:
         if not rows:
             return [Text()]
         self._table.learn(columns_of(rows, snapshot.info))
-        lines = [Text(), *self._table.lines(rows, width, snapshot.best_trial, interrupted=interrupted)]
+        lines = [Text(), *self._table.lines(rows, width, snapshot.starred, interrupted=interrupted)]
         return [*lines, *([Text(more, style="dim")] if more else []), Text()]
 
     def _failures(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:

@@ -38,6 +38,7 @@ class ExperimentSnapshot:
     running: Sequence[Trial]
     best: Sequence[ScoreRank]  # the best first
     best_value: float | None
+    front: Sequence[Trial] = ()  # with several objectives, instead of the best
     recent: Sequence[Trial]  # finished, the latest first
     pending: Sequence[Trial]
     paused: Sequence[Trial]
@@ -54,6 +55,10 @@ class ExperimentSnapshot:
     @property
     def best_trial(self) -> Trial | None:
         return self.best[0].trial if self.best else None
+
+    @property
+    def starred(self) -> Sequence[Trial]:
+        return self.front or [each.trial for each in self.best[:1]]
 
 
 def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
@@ -143,7 +148,7 @@ class PeriodicReporter(Reporter):
 
     def begin(self, info: RunInfo) -> None:
         super().begin(info)
-        self._tally = ExperimentTally(info.metric, info.mode)
+        self._tally = ExperimentTally(info.metric, info.mode, info.objectives, info.constraints)
         self._began = self._clock.monotonic()
         self._speed = None
 
@@ -203,6 +208,7 @@ class PeriodicReporter(Reporter):
             running=tuple(tally.running.values()),
             best=best,
             best_value=tally.value(best[0]) if best else None,
+            front=tally.front(trials),
             recent=tuple(reversed(tally.recent)),
             pending=pending[: -SHOWN_BEST - 1 : -1],
             paused=tuple(islice(tally.paused.values(), SHOWN_BEST)),

@@ -44,6 +44,8 @@ class RunInfo:
     directory: str
     metric: str | None = None  # None: nothing is optimised, or several metrics at once
     mode: str | None = None
+    objectives: Mapping[str, str] = field(default_factory=dict)  # several metrics, and the mode of each
+    constraints: Mapping[str, float] = field(default_factory=dict)
     searcher: str = ""
     scheduler: str = ""
     total: int | None = None  # trials planned; None: unknown

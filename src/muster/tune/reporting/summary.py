@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from muster.base.text import counted
 from muster.tune.reporting.formats import cell, home_relative
 from muster.tune.reporting.tables import TrialTable, best_first, fair_choice, more_text, parameters_of
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 FINAL_ROWS = 100  # the files have all of them; 20,000 rows on a screen do not help
 ERROR_ROWS = 20
 CAUSES_SHOWN = 5
+FRONT_SHOWN = 10
 
 
 def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
@@ -44,6 +46,11 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
 def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
     """Returns the best trial with all its parameters, to be copied."""
     trial, info = snapshot.best_trial, snapshot.info
+    if snapshot.front:
+        goals = ", ".join(f"{mode} {metric}" for metric, mode in info.objectives.items())
+        names = ", ".join(str(one) for one in snapshot.front[:FRONT_SHOWN])
+        more = "" if len(snapshot.front) <= FRONT_SHOWN else ", ..."
+        return [f"Pareto front ({goals}): {counted(len(snapshot.front), 'trial')}", f"  {names}{more}"]
     if trial is None:
         if not info.metric or info.mode:
             return []

@@ -48,9 +48,16 @@ class FailureLine(NamedTuple):
 class ExperimentTally:
     """An ExperimentTally counts what happened so far. Without a metric and its mode no trial is best."""
 
-    def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
+    def __init__(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        objectives: Mapping[str, str] | None = None,
+        constraints: Mapping[str, float] | None = None,
+    ) -> None:
         self.metric = None if mode is None else metric
         self._mode = mode
+        self._objectives, self._constraints = objectives or {}, constraints or {}
         self.failures: dict[str, FailureLine] = {}
         self._cause_of: dict[str, str] = {}  # trial to kind and place of its last failure
         self._causes: dict[str, str] = {}  # kind and place to the first message of that kind
@@ -62,6 +69,7 @@ class ExperimentTally:
         self.terminated = 0
         self.errored = 0
         self.best: list[ScoreRank] = []  # of trials without a process
+        self._front: list[Trial] = []  # the same, by several objectives
         self.recent: deque[Trial] = deque(maxlen=KEPT_RECENT)
 
     def reset(self, trials: Iterable[Trial]) -> None:
@@ -165,10 +173,29 @@ class ExperimentTally:
             return self.best[:count]
         return sorted([*live, *self.best[:count]], key=_order)[:count]
 
+    def front(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Returns the trials that no other one beats in all objectives, running ones among them.
+
+        Once none runs, all are compared: one that continued may have become worse than others before it.
+        """
+        candidates = [*self._front, *self.running.values()] if self.running else [*trials]
+        return self._front_of(candidates) if self._objectives else []
+
+    def _front_of(self, trials: list[Trial]) -> list[Trial]:
+        from muster.tune.pareto import pareto_front
+
+        wanted = {**self._objectives, **self._constraints}
+        found = [{key: lookup(trial.last_result, key) for key in wanted} for trial in trials]
+        rows = [[values[key] for key in self._objectives] for values in found]
+        places = pareto_front(rows, [*self._objectives.values()], found, self._constraints)
+        return [trials[place] for place in places]
+
     def value(self, scored: ScoreRank) -> float:
         return -scored.key if self._mode == "max" else scored.key
 
     def _offer(self, trial: Trial) -> None:
+        if self._objectives:
+            self._front = self._front_of([*(one for one in self._front if one is not trial), trial])
         if self.metric is None:
             return
         key = self._key(trial)
@@ -181,6 +208,7 @@ class ExperimentTally:
 
     def _withdraw(self, trial: Trial) -> None:
         """Removes a trial that continues from those that wait with their result."""
+        self._front = [one for one in self._front if one is not trial]
         if any(each.trial is trial for each in self.best):
             self.best = [each for each in self.best if each.trial is not trial]
 

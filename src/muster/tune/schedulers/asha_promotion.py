@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from muster.base.text import counted
 from muster.trials.metrics import in_words
@@ -60,7 +60,9 @@ class AshaParameters(NamedTuple):
 
 Rank = tuple[float, int]  # smaller is better: the score turned round (NaN as the worst), then who came first
 Lookup = Callable[[str], Trial | None]
-Shown = Callable[[float], str]  # a score as the user knows it: "loss = 0.3"
+Score = Any  # a float; for several objectives a tuple of them, and one of violations
+Rung = Any  # a PromotionRung, or a ParetoRung for several objectives
+Shown = Callable[[Score], str]  # a score as the user knows it: "loss = 0.3"
 
 
 class PromotionRung:
@@ -95,7 +97,10 @@ class PromotionRung:
     def is_promotable(self, trial_id: str) -> bool:
         """Returns whether a score is among the best 1/eta of those seen here; NaN never is."""
         is_top = bool(self._top) and self._ranks[trial_id] <= _negated(self._top[0])
-        return is_top and not math.isnan(self.scores[trial_id])
+        return is_top and self.is_comparable(trial_id)
+
+    def is_comparable(self, trial_id: str) -> bool:
+        return not math.isnan(self.scores[trial_id])
 
     def wait(self, trial_id: str) -> None:
         heappush(self._waiting, (self._ranks[trial_id], trial_id))
@@ -107,9 +112,9 @@ class PromotionRung:
         return f"rung {in_words(self.milestone)}: {score} {verb} among the best 1/{share} of {count}"
 
     @property
-    def cutoff(self) -> float | None:
+    def summary(self) -> str:
         """Returns the score of the worst trial that may be promoted."""
-        return self._top[0][0] if self._top else None
+        return str(self._top[0][0] if self._top else None)
 
     def best_waiting(self, lookup: Lookup, waits_at: MutableMapping[str, PromotionRung]) -> Trial | None:
         """Returns the best trial that waits here and may be promoted; `waits_at` is updated on the way."""
@@ -146,32 +151,32 @@ def _negated(rank: Rank) -> Rank:
 
 
 Live = Mapping[str, int]  # trials that are not finished, and their brackets
-Standing = tuple[PromotionRung, Rank, Trial]  # the highest rung, the place there
+Standing = tuple[Rung, Rank, Trial]  # the highest rung, the place there
 
 
 class PromotionRule:
     """A PromotionRule holds brackets of rungs, lowest first; the last one, at `max_t`, promotes no trial."""
 
-    def __init__(self, parameters: AshaParameters) -> None:
+    def __init__(self, parameters: AshaParameters, make_rung: Callable[..., Rung] = PromotionRung) -> None:
         self._max_t = parameters.max_t
         self._stop_last_trials = parameters.stop_last_trials
         eta = parameters.reduction_factor
-        self._brackets = [
-            [PromotionRung(milestone, eta) for milestone in _milestones(parameters, bracket)]
+        self._brackets: list[list[Rung]] = [
+            [make_rung(milestone, eta) for milestone in _milestones(parameters, bracket)]
             for bracket in range(parameters.brackets)
         ]
         below_max = [rung for rungs in self._brackets for rung in rungs[:-1]]
         self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
         self._is_settled = False  # a promoted trial has ended or reached max_t
-        self._waits_at: dict[str, PromotionRung] = {}  # asked to pause, without an event since
-        self.passed: PromotionRung | None = None  # the rung that the last result reached
+        self._waits_at: dict[str, Rung] = {}  # asked to pause, without an event since
+        self.passed: Any = None  # the rung that the last result reached
         self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
 
     @property
     def rungs_per_bracket(self) -> list[int]:
         return [len(rungs) for rungs in self._brackets]
 
-    def judge(self, bracket: int, trial_id: str, time: float, score: float) -> str:
+    def judge(self, bracket: int, trial_id: str, time: float, score: Score) -> str:
         self._waits_at.pop(trial_id, None)  # it runs: the heaps of those who wait stay short
         self._maybe_active[trial_id] = None
         reached = self.passed = self.record(bracket, trial_id, time, score)
@@ -182,7 +187,7 @@ class PromotionRule:
         self._wait(trial_id, reached)
         return PAUSE
 
-    def why(self, decision: str, trial_id: str, time: float, score: float, shown: Shown) -> str:
+    def why(self, decision: str, trial_id: str, time: float, score: Score, shown: Shown) -> str:
         """Returns why `judge` has just decided so, in words; called when a rung was reached, or `max_t`."""
         del score
         if time >= self._max_t or self.passed is None:
@@ -190,7 +195,7 @@ class PromotionRule:
         verb = "is not yet" if decision == PAUSE else "is"
         return f"at {self.passed.described(trial_id, verb, shown)}"
 
-    def record(self, bracket: int, trial_id: str, time: float, score: float) -> PromotionRung | None:
+    def record(self, bracket: int, trial_id: str, time: float, score: Score) -> Rung | None:
         """Fills every rung that is newly reached; returns the highest of them, if any."""
         reached = None
         for rung in self._brackets[bracket]:
@@ -201,7 +206,7 @@ class PromotionRule:
             self._is_settled = True
         return reached
 
-    def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:
+    def end(self, bracket: int, trial_id: str, time: float, score: Score) -> None:
         """Records a last result; one at `max_t` means that no other trial need be promoted to the end."""
         self.record(bracket, trial_id, time, score)
         rung = self._highest(bracket, trial_id)
@@ -213,7 +218,7 @@ class PromotionRule:
         self._waits_at.pop(trial_id, None)
         self._maybe_active.pop(trial_id, None)
 
-    def _wait(self, trial_id: str, rung: PromotionRung) -> None:
+    def _wait(self, trial_id: str, rung: Rung) -> None:
         rung.wait(trial_id)
         self._waits_at[trial_id] = rung
 
@@ -238,7 +243,7 @@ class PromotionRule:
 
     def _promotion(self, tune_controller: ControllerView, shown: Shown) -> Trial | None:
         for rung in self._high_to_low:
-            trial = rung.best_waiting(tune_controller.get_trial, self._waits_at)
+            trial: Trial | None = rung.best_waiting(tune_controller.get_trial, self._waits_at)
             if trial is not None:
                 reason = f"from {rung.described(trial.trial_id, 'is now', shown)}"
                 explain(tune_controller, trial.trial_id, PROMOTED, reason)
@@ -272,7 +277,7 @@ class PromotionRule:
             tune_controller.stop_trial(worst)
             return None
         # The trial that got furthest and did best there, unless all of them are NaN.
-        ranked = [one for one in standings if not math.isnan(one[0].scores[one[2].trial_id])]
+        ranked = [one for one in standings if one[0].is_comparable(one[2].trial_id)]
         best = None
         if ranked and not self._is_settled:
             best = min(ranked, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2]
@@ -297,12 +302,12 @@ class PromotionRule:
         self._maybe_active = {one: None for one in live if is_active(find, one)}
         return bool(self._maybe_active)
 
-    def _highest(self, bracket: int, trial_id: str) -> PromotionRung | None:
+    def _highest(self, bracket: int, trial_id: str) -> Rung | None:
         return next((rung for rung in reversed(self._brackets[bracket]) if trial_id in rung.scores), None)
 
-    def cutoffs(self) -> Iterable[list[tuple[float, float | None]]]:
+    def summaries(self) -> Iterable[list[tuple[float, str]]]:
         for rungs in self._brackets:
-            yield [(rung.milestone, rung.cutoff) for rung in reversed(rungs)]
+            yield [(rung.milestone, rung.summary) for rung in reversed(rungs)]
 
     def to_plain(self) -> Plain:
         brackets = [[rung.scores for rung in rungs] for rungs in self._brackets]
@@ -312,13 +317,21 @@ class PromotionRule:
         """Restores a rule. Waiting trials are not saved: every live trial may wait at its highest rung."""
         for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
             for rung, scores in zip(rungs, saved, strict=True):
-                for trial_id, score in scores.items():
-                    rung.record(trial_id, score)
+                record_all(rung, scores)
         for trial_id, bracket in live.items():
             highest = self._highest(bracket, trial_id)
             if highest is not None and highest.milestone < self._max_t:
                 self._wait(trial_id, highest)
         self._is_settled = state["is_settled"]
+
+
+def record_all(rung: Rung, scores: Plain) -> None:
+    for trial_id, score in scores.items():
+        rung.record(trial_id, as_score(score))
+
+
+def as_score(saved: Any) -> Score:  # noqa: ANN401 - plain data
+    return tuple(map(tuple, saved)) if isinstance(saved, list) else saved
 
 
 def _milestones(parameters: AshaParameters, bracket: int) -> list[float]:

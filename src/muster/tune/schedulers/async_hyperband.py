@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -14,7 +14,15 @@ from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, PAUSED, PROMOTED, STOP, STOPPED, ControllerView, Milestone
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.asha_promotion import AshaParameters, PromotionRule, Shown
+from muster.tune.schedulers.asha_promotion import (
+    AshaParameters,
+    PromotionRule,
+    Rung,
+    Score,
+    Shown,
+    record_all,
+)
+from muster.tune.schedulers.pareto_rung import ParetoRung
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain
 
 _DECIDED = {STOP: STOPPED, PAUSE: PAUSED, CONTINUE: PROMOTED}
@@ -63,18 +71,34 @@ class RunningPercentile:
 class StoppingRung:
     """A StoppingRung holds the scores that were seen at one milestone."""
 
-    def __init__(self, milestone: float, percent: float, scores: Mapping[str, float] | None = None) -> None:
+    def __init__(self, milestone: float, eta: float) -> None:
         self.milestone = milestone
-        self.scores: dict[str, float] = dict(scores or {})
-        self._percentile = RunningPercentile(percent, self.scores.values())
-
-    @property
-    def cutoff(self) -> float | None:
-        return self._percentile.value
+        self.scores: dict[str, float] = {}
+        self._percentile = RunningPercentile((1 - 1 / eta) * 100)
+        self._cut: tuple[float | None, int] = (None, 0)  # before the last result, and how many there were
 
     def record(self, trial_id: str, score: float) -> None:
         self.scores[trial_id] = score
         self._percentile.add(score)
+
+    def stops(self, trial_id: str, score: float) -> bool:
+        """Records a score; returns whether its trial stops: NaN, or below the cut of those before it."""
+        self._cut = (self._percentile.value, len(self.scores))
+        self.record(trial_id, score)
+        # NaN is the worst there is: who diverged does not use up a budget, and stops nobody else.
+        return math.isnan(score) or (self._cut[0] is not None and score < self._cut[0])
+
+    def described(self, trial_id: str, verb: str, shown: Shown) -> str:
+        """Returns why `stops` has just returned True, in words."""
+        (cutoff, count), score = self._cut, self.scores[trial_id]
+        where = f"rung {in_words(self.milestone)}: {shown(score)} {verb}"
+        if math.isnan(score) or cutoff is None:
+            return f"{where} no number to compare"
+        return f"{where} worse than {shown(cutoff)}, the cut of {counted(count, 'result')}"
+
+    @property
+    def summary(self) -> str:
+        return str(self._percentile.value)
 
 
 class StoppingRule:
@@ -82,13 +106,12 @@ class StoppingRule:
 
     passed = None  # whoever is not stopped just continues
 
-    def __init__(self, parameters: AshaParameters) -> None:
+    def __init__(self, parameters: AshaParameters, make_rung: Callable[..., Rung] = StoppingRung) -> None:
         self._max_t = parameters.max_t
         self._stop_last_trials = parameters.stop_last_trials
-        self._percent = (1 - 1 / parameters.reduction_factor) * 100
-        self._last_stop: tuple[float, float | None, int] | None = None  # milestone, cut, results before
-        self._brackets = [
-            [StoppingRung(milestone, self._percent) for milestone in milestones(parameters, bracket)]
+        self._last_stop: Rung = None
+        self._brackets: list[list[Rung]] = [
+            [make_rung(time, parameters.reduction_factor) for time in milestones(parameters, bracket)]
             for bracket in range(parameters.brackets)
         ]
 
@@ -96,12 +119,12 @@ class StoppingRule:
     def rungs_per_bracket(self) -> list[int]:
         return [len(rungs) for rungs in self._brackets]
 
-    def judge(self, bracket: int, trial_id: str, time: float, score: float) -> str:
+    def judge(self, bracket: int, trial_id: str, time: float, score: Score) -> str:
         if time >= self._max_t and self._stop_last_trials:
             return STOP  # not recorded here: completion does that
         return self.record(bracket, trial_id, time, score)
 
-    def record(self, bracket: int, trial_id: str, time: float, score: float) -> str:
+    def record(self, bracket: int, trial_id: str, time: float, score: Score) -> str:
         """Fills the highest rung that was reached and not filled, if any; returns the trial's decision."""
         for rung in self._brackets[bracket]:
             if time < rung.milestone:
@@ -110,27 +133,20 @@ class StoppingRule:
                 if not self._stop_last_trials:
                     return CONTINUE
                 continue
-            cutoff = rung.cutoff
-            rung.record(trial_id, score)
-            # NaN is the worst there is: who diverged does not use up a budget, and stops nobody else.
-            if math.isnan(score) or (cutoff is not None and score < cutoff):
-                self._last_stop = (rung.milestone, cutoff, len(rung.scores) - 1)
+            if rung.stops(trial_id, score):
+                self._last_stop = rung
                 return STOP
             return CONTINUE
         return CONTINUE
 
-    def why(self, decision: str, trial_id: str, time: float, score: float, shown: Shown) -> str:
+    def why(self, decision: str, trial_id: str, time: float, score: Score, shown: Shown) -> str:
         """Returns why `judge` has just returned STOP, in words."""
-        del decision, trial_id
+        del decision, score
         if time >= self._max_t and self._stop_last_trials:
             return f"it reached max_t = {in_words(self._max_t)}"
-        milestone, cutoff, count = self._last_stop or (time, None, 0)
-        if math.isnan(score) or cutoff is None:
-            return f"at rung {in_words(milestone)}: {shown(score)} is no number to compare"
-        cut = f"{shown(cutoff)}, the cut of {counted(count, 'result')}"
-        return f"at rung {in_words(milestone)}: {shown(score)} is worse than {cut}"
+        return f"at {self._last_stop.described(trial_id, 'is', shown)}"
 
-    def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:
+    def end(self, bracket: int, trial_id: str, time: float, score: Score) -> None:
         """Records a last result, which counts like any other and may fill a rung below one already filled."""
         self.record(bracket, trial_id, time, score)
 
@@ -144,9 +160,9 @@ class StoppingRule:
                 return bracket
         return None
 
-    def cutoffs(self) -> Iterable[list[tuple[float, float | None]]]:
+    def summaries(self) -> Iterable[list[tuple[float, str]]]:
         for rungs in self._brackets:
-            yield [(rung.milestone, rung.cutoff) for rung in rungs]
+            yield [(rung.milestone, rung.summary) for rung in rungs]
 
     def to_plain(self) -> Plain:
         return {"brackets": [[rung.scores for rung in rungs] for rungs in self._brackets]}
@@ -154,10 +170,8 @@ class StoppingRule:
     def from_plain(self, state: Plain, live: Mapping[str, int]) -> None:
         del live  # which trials live makes no difference to who is stopped
         for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
-            rungs[:] = [
-                StoppingRung(rung.milestone, self._percent, scores)
-                for rung, scores in zip(rungs, saved, strict=True)
-            ]
+            for rung, scores in zip(rungs, saved, strict=True):
+                record_all(rung, scores)
 
 
 def milestones(parameters: AshaParameters, bracket: int) -> list[float]:
@@ -172,8 +186,8 @@ class AsyncHyperBandScheduler(MetricScheduler):
 
     Args:
         time_attr: The result key that `max_t` and `grace_period` count; must grow with every result.
-        metric: The result key to compare; None: the experiment's.
-        mode: "min" or "max"; None: the experiment's.
+        metric: The result key to compare, or several; default: the experiment's.
+        mode: "min" or "max", or as many of them as there are metrics; default: the experiment's.
         max_t: The most time that a trial gets.
         grace_period: The first rung; nothing is stopped or paused before it.
         reduction_factor: Of this many trials one continues from a rung to the next.
@@ -184,13 +198,15 @@ class AsyncHyperBandScheduler(MetricScheduler):
     """
 
     _state_kind = "async_hyperband"
+    _state_version = 2  # 1 for one objective
+    takes_several_objectives = True
     _plain_attributes = ("_metric", "_mode", "_bracket_of", "_draws", "_num_stopped")
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters, and two of ours
         self,
         time_attr: str = "training_iteration",
-        metric: str | None = None,
-        mode: str | None = None,
+        metric: str | list[str] | None = None,
+        mode: str | list[str] | None = None,
         max_t: float = 100,
         grace_period: float = 1,
         reduction_factor: float = 4,
@@ -208,9 +224,9 @@ class AsyncHyperBandScheduler(MetricScheduler):
     def _set_up(self, parameters: AshaParameters) -> None:
         self._parameters = parameters
         self._time_attr = parameters.time_attr
-        self._rule: StoppingRule | PromotionRule = (
-            PromotionRule(parameters) if parameters.type == "promotion" else StoppingRule(parameters)
-        )
+        rule: Any = PromotionRule if parameters.type == "promotion" else StoppingRule
+        several = (ParetoRung,) if self.objectives > 1 else ()
+        self._rule: StoppingRule | PromotionRule = rule(parameters, *several)
         counts = self._rule.rungs_per_bracket
         self._weights = [math.exp(count - max(counts)) for count in counts]
         self._bracket_of: dict[str, int] = {}  # of trials that are not finished
@@ -265,10 +281,14 @@ class AsyncHyperBandScheduler(MetricScheduler):
         ends = [Milestone(parameters.max_t, 0.0, self._time_attr)] if parameters.stop_last_trials else []
         return (*rungs, *ends)
 
+    def rung_levels(self) -> tuple[tuple[float, ...] | None, str]:
+        found, max_t = {time for rungs in self._rule.summaries() for time, _ in rungs}, self._parameters.max_t
+        return (*sorted(time for time in found if time < max_t), max_t), self._time_attr
+
     def debug_string(self) -> str:
         lines = [f"Using AsyncHyperBand: num_stopped={self._num_stopped}"]
-        for rungs in self._rule.cutoffs():
-            shown = " | ".join(f"Iter {milestone:.3f}: {cutoff}" for milestone, cutoff in rungs)
+        for rungs in self._rule.summaries():
+            shown = " | ".join(f"Iter {milestone:.3f}: {summary}" for milestone, summary in rungs)
             lines.append(f"Bracket: {shown}")
         return "\n".join(lines)
 
@@ -299,6 +319,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         return {**super()._to_plain(), "parameters": self._parameters._asdict(), "rule": rule}
 
     def _from_plain(self, state: Plain) -> None:
+        self._metric = state["_metric"]  # several have other rungs
         self._set_up(AshaParameters(**state["parameters"]))
         super()._from_plain(state)
         self._rule.from_plain(state["rule"], self._bracket_of)

@@ -36,14 +36,16 @@ class HyperBandScheduler(MetricScheduler):
 
     Args:
         time_attr: The result key that `max_t` counts; must grow with every result.
-        metric: The result key to compare; None: the experiment's.
-        mode: "min" or "max"; None: the experiment's.
+        metric: The result key to compare, or several; default: the experiment's.
+        mode: "min" or "max", or as many of them as there are metrics; default: the experiment's.
         max_t: The most time that a trial gets; also sets the number of brackets in a band.
         reduction_factor: Of this many trials one continues at each milestone.
         stop_last_trials: Whether a trial is stopped at the last milestone, or may continue until it ends.
     """
 
     _state_kind = "hyperband"
+    _state_version = 2  # 1 for one objective
+    takes_several_objectives = True
     _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric", "_mode", "_num_stopped")
     _supports_buffered_results = False
     _largest_first = False
@@ -51,8 +53,8 @@ class HyperBandScheduler(MetricScheduler):
     def __init__(
         self,
         time_attr: str = "training_iteration",
-        metric: str | None = None,
-        mode: str | None = None,
+        metric: str | list[str] | None = None,
+        mode: str | list[str] | None = None,
         max_t: float = 81,
         reduction_factor: float = 3,
         stop_last_trials: bool = True,
@@ -124,6 +126,9 @@ class HyperBandScheduler(MetricScheduler):
             return ()
         return (Milestone(bracket.milestone, 0.0, self._time_attr, is_barrier=True),)
 
+    def rung_levels(self) -> tuple[tuple[float, ...] | None, str]:
+        return self._parameters.levels, self._time_attr
+
     def rungs_to_open(self) -> Sequence[RungToOpen]:
         """Returns the next rung of every bracket that will be halved, and those after it."""
         found = []
@@ -156,7 +161,7 @@ class HyperBandScheduler(MetricScheduler):
             raise self._missing_key(trial, result, f"no {self._time_attr!r}, by which its time is counted")
         score = bracket.members[key].score  # of an earlier result
         bracket.report(key, self._number(trial, self._time_attr, result[self._time_attr]), score)
-        if math.isnan(score) and not bracket.may_continue(key):
+        if not isinstance(score, tuple) and math.isnan(score) and not bracket.may_continue(key):
             raise self._missing_key(trial, result, f"no {self._metric!r}, by which trials are compared here")
 
     def _missing_key(self, trial: Trial, result: dict[str, Any], what: str) -> TuneError:

@@ -6,10 +6,12 @@ HyperBandScheduler calls it with ids of trials. Every call but a halving is O(1)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from muster.tune.plugin_state import Plain, plain_number, refuse
+from muster.tune.schedulers.asha_promotion import Score, as_score
+from muster.tune.schedulers.pareto_rung import best_first
 
 
 class HyperBandParameters(NamedTuple):
@@ -47,6 +49,17 @@ class HyperBandParameters(NamedTuple):
         eta = self.reduction_factor
         return math.ceil(n / eta), int(min(milestone * eta, self.max_t))
 
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Returns the milestones of all brackets, ascending."""
+        found = set()
+        for s in range(self.brackets_per_band):
+            n, milestone = self.first_rung(s)
+            for _ in range(s + 1 if milestone else 0):
+                found.add(milestone)
+                n, milestone = self.next_rung(n, milestone)
+        return tuple(sorted(found))
+
     def total_time(self, s: int) -> float:
         """Returns roughly what a full bracket spends in all, which measures its progress."""
         n, first = self.first_rung(s)
@@ -62,7 +75,7 @@ class Standing(NamedTuple):
     """A Standing is a member's last report; larger scores are better, NaN is the worst."""
 
     time: float = 0.0
-    score: float = math.nan
+    score: Score = math.nan
 
 
 class HalvingResult(NamedTuple):
@@ -141,7 +154,7 @@ class Bracket:
         self._behind -= self._is_behind(self.members.pop(trial_id))
         self._take_out(trial_id)
 
-    def report(self, trial_id: str, time: float, score: float) -> None:
+    def report(self, trial_id: str, time: float, score: Score) -> None:
         """Records a report. Time may go backwards, for a trial restarted without its newest checkpoint."""
         before, now = self.members[trial_id], Standing(time, score)
         self.members[trial_id] = now
@@ -188,10 +201,10 @@ class Bracket:
         return not standing.time >= self.milestone  # NaN is behind
 
     def _halve(self) -> list[str]:
-        """Keeps the best; of equal ones, those that were added later."""
+        """Keeps the best."""
         self.halvings_left -= 1
         self.size, self.milestone = self._parameters.next_rung(self.size, self.milestone)
-        ranked = sorted(self.members, key=lambda one: _rank(self.members[one].score))
+        ranked = _worst_first(self.members)
         worst = ranked[: max(0, len(ranked) - self.size)]
         for trial_id in worst:
             self.drop(trial_id)
@@ -211,8 +224,8 @@ class Bracket:
         for trial_id in released:
             del self.parked[trial_id]
             self.waiting[trial_id] = None
-        released.sort(key=lambda one: _rank(self.members[one].score))
         if released:
+            released = [one for one in _worst_first(self.members) if one in released]
             self.waiting = {one: None for one in self.members if one in self.waiting}
             self.recheck_waiting()
         return released
@@ -240,11 +253,22 @@ class Bracket:
         self.size, self.milestone = state["size"], state["milestone"]
         self.halvings_left, self.given = state["halvings_left"], state["given"]
         self.is_over, self._done = state["is_over"], state["done"]
-        self.members = {trial_id: Standing(*report) for trial_id, report in state["members"].items()}
+        self.members = {
+            trial_id: Standing(time, as_score(score)) for trial_id, (time, score) in state["members"].items()
+        }
         self.waiting = dict.fromkeys(state["waiting"])
         self.recheck_waiting()
         self.parked = dict.fromkeys(state["parked"])
         self._behind = sum(map(self._is_behind, self.members.values()))
+
+
+def _worst_first(standings: Mapping[str, Standing]) -> list[str]:
+    """Returns the members; of equal ones the earlier first, with several objectives the later."""
+    scores = [standing.score for standing in standings.values()]
+    if not any(isinstance(score, tuple) for score in scores):
+        return sorted(standings, key=lambda one: _rank(standings[one].score))
+    names = list(standings)
+    return [names[place] for place in best_first(scores)][::-1]
 
 
 def _rank(score: float) -> tuple[bool, float]:

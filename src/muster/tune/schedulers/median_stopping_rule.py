@@ -16,6 +16,7 @@ from muster.base.text import counted
 from muster.trials.model import Trial
 from muster.trials.plugins import PAUSED, STOPPED, ControllerView
 from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.asha_promotion import Score
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, first_waiting
 
 
@@ -122,8 +123,9 @@ class MedianStoppingRule(MetricScheduler):
 
     Args:
         time_attr: The result key that `grace_period` and `min_time_slice` count; must grow with every result.
-        metric: The result key to compare; None: the experiment's.
-        mode: "min" or "max"; None: the experiment's.
+        metric: The result key to compare, or several: a trial is stopped when it is worse in all of them.
+            Default: the experiment's.
+        mode: "min" or "max", or as many of them as there are metrics; default: the experiment's.
         grace_period: Nothing is stopped before it, and values before it are in no mean.
         min_samples_required: With fewer others that got so far, nothing is stopped.
         min_time_slice: With fewer others, a trial that ran for longer than this is paused for a waiting one.
@@ -131,13 +133,15 @@ class MedianStoppingRule(MetricScheduler):
     """
 
     _state_kind = "median_stopping_rule"
+    _state_version = 2  # 1 for one objective
+    takes_several_objectives = True
     _plain_attributes = ("_metric", "_mode", "_best", "_last_pause", "_stopped")
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters
         self,
         time_attr: str = "time_total_s",
-        metric: str | None = None,
-        mode: str | None = None,
+        metric: str | list[str] | None = None,
+        mode: str | list[str] | None = None,
         grace_period: float = 60.0,
         min_samples_required: int = 3,
         min_time_slice: int = 0,
@@ -171,8 +175,10 @@ class MedianStoppingRule(MetricScheduler):
         self._min_samples_required = parameters["min_samples_required"]
         self._min_time_slice = parameters["min_time_slice"]
         self._hard_stop = parameters["hard_stop"]
-        self._curves = Curves(self._grace_period)
-        self._best: dict[str, float] = {}  # of unfinished trials with a value that is not NaN
+        self._curves = [Curves(self._grace_period) for _ in range(self.objectives)]
+        self._best: dict[
+            str, Any
+        ] = {}  # of unfinished trials with a value that is not NaN; several in a list
         self._last_pause: dict[str, float] = {}
         self._stopped: dict[str, None] = {}
 
@@ -181,20 +187,21 @@ class MedianStoppingRule(MetricScheduler):
         if report is None or math.isnan(report[0]) or (key in self._stopped and not self._hard_stop):
             return self.CONTINUE
         time, score = report
-        self._curves.record(key, time, score)
-        if score >= self._best.get(key, score):
-            self._best[key] = score
+        self._record(key, time, score)
+        best = self._keep_best(key, score)
         if time < self._grace_period:
             return self.CONTINUE
-        others = self._curves.others(key, time)
-        if others.number < self._min_samples_required:
+        others = [curves.others(key, time) for curves in self._curves]
+        number, medians = min(one.number for one in others), [one.median for one in others]
+        if number < self._min_samples_required:
             return self._make_room(tune_controller, key, time)
-        if not self._is_worse(key, others.median):
+        if not all(map(_is_worse, best, medians)):
             return self.CONTINUE
         self._stopped[key] = None
-        best, median = self._shown(self._best.get(key, math.nan)), self._shown(others.median)
-        compared = f"{median}, the median of the means of {counted(others.number, 'other')}"
-        reason = f"its best {best} is worse than {compared}"
+        several = self.objectives > 1
+        shown, median = (self._shown((values, ()) if several else values[0]) for values in (best, medians))
+        compared = f"{median}, the median of the means of {counted(number, 'other')}"
+        reason = f"its best {shown} is worse than {compared}"
         explain(tune_controller, key, STOPPED if self._hard_stop else PAUSED, reason)
         return self.STOP if self._hard_stop else self.PAUSE
 
@@ -203,8 +210,8 @@ class MedianStoppingRule(MetricScheduler):
     ) -> None:
         """Counts the last result, once, also if it was not judged."""
         key, report = trial.trial_id, self._time_and_score(trial, result)
-        if report is not None and not math.isnan(report[0]) and report[0] != self._curves.last_time(key):
-            self._curves.record(key, *report)
+        if report is not None and not math.isnan(report[0]) and report[0] != self._curves[0].last_time(key):
+            self._record(key, *report)
         self._forget(trial)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
@@ -223,21 +230,44 @@ class MedianStoppingRule(MetricScheduler):
         explain(tune_controller, key, PAUSED, reason)
         return self.PAUSE
 
-    def _is_worse(self, key: str, median: float) -> bool:
-        best = self._best.get(key)
-        if best is None:
-            return True  # nothing but NaN so far
-        return median - best > _ROUNDING * max(abs(median), abs(best))
+    def _record(self, key: str, time: float, score: Score) -> None:
+        for curves, one in zip(self._curves, _each(score), strict=True):
+            curves.record(key, time, one)
+
+    def _keep_best(self, key: str, score: Score) -> Sequence[float]:
+        """Returns the best of each objective so far; NaN where there was nothing else."""
+        several, known = self.objectives > 1, self._best.get(key, math.nan)
+        before = known if isinstance(known, list) else [known] * self.objectives
+        pairs = zip(_each(score), before, strict=True)
+        best = [one if one >= best or math.isnan(best) else best for one, best in pairs]
+        if several or not math.isnan(best[0]):
+            self._best[key] = best if several else best[0]
+        return best
 
     def _forget(self, trial: Trial) -> None:
         self._best.pop(trial.trial_id, None)
         self._last_pause.pop(trial.trial_id, None)
 
     def _to_plain(self) -> Plain:
-        curves = self._curves.to_plain()
-        return {**super()._to_plain(), "parameters": self._parameters, "curves": curves}
+        curves = [one.to_plain() for one in self._curves]
+        saved = curves if self.objectives > 1 else curves[0]
+        return {**super()._to_plain(), "parameters": self._parameters, "curves": saved}
 
     def _from_plain(self, state: Plain) -> None:
+        self._metric = state["_metric"]  # each has curves
         self._set_up(state["parameters"])
         super()._from_plain(state)
-        self._curves.from_plain(state["curves"])
+        saved = state["curves"] if self.objectives > 1 else [state["curves"]]
+        for curves, one in zip(self._curves, saved, strict=True):
+            curves.from_plain(one)
+
+
+def _each(score: Score) -> Sequence[float]:
+    """Returns the objectives of a score: constraints take no part here."""
+    return score[0] if isinstance(score, tuple) else (score,)
+
+
+def _is_worse(best: float, median: float) -> bool:
+    if math.isnan(best):
+        return True  # nothing but NaN so far
+    return median - best > _ROUNDING * max(abs(median), abs(best))

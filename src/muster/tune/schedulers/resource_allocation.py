@@ -249,6 +249,13 @@ class DistributeResourcesToTopJob(DistributeResources):
         self.metric = metric
         self.mode = mode
 
+    @property
+    def refuses_several(self) -> str:
+        """Returns why it cannot be used with several metrics; "" when it has one of its own."""
+        if self.metric and self.mode:
+            return ""
+        return f"{type(self).__name__} compares trials by one metric: pass metric=... and mode=... to it"
+
     def _most(
         self,
         tune_controller: ControllerView,

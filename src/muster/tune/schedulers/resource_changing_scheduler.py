@@ -32,6 +32,7 @@ from muster.tune.schedulers.trial_scheduler import (
     TrialScheduler,
     explain,
     offer_search_properties,
+    scheduler_goal,
 )
 
 __all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangingScheduler"]
@@ -60,6 +61,7 @@ class ResourceChangingScheduler(TrialScheduler):
     """
 
     _state_kind = "resource_changing"
+    takes_several_objectives = True
     _plain_attributes = ("_mode", "_wanted", "_has_warned")
     refuses_reuse = "every change of a trial's resources needs a new process"
 
@@ -101,7 +103,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return mode
 
     @property
-    def metric(self) -> str | None:
+    def metric(self) -> Any:  # noqa: ANN401
         return self._base_scheduler.metric
 
     def promised(self, trial: Trial) -> PlacementGroupFactory:
@@ -123,7 +125,11 @@ class ResourceChangingScheduler(TrialScheduler):
 
     # Ray's hooks; what else is passed to them is the base scheduler's.
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
+    def set_search_properties(self, metric: Any, mode: Any, **spec: object) -> bool:  # noqa: ANN401
+        refusal = getattr(self._allocate, "refuses_several", "")
+        if isinstance(metric, list | tuple) and refusal:
+            raise ValueError(f"ResourceChangingScheduler: {refusal}")
+        metric, mode = scheduler_goal(self._base_scheduler, metric, mode)
         is_taken = offer_search_properties(self._base_scheduler, metric, mode, **spec)
         if is_taken and mode:
             self._mode = mode

@@ -15,7 +15,8 @@ from muster.errors import TuneError
 from muster.trials import plugins
 from muster.trials.metrics import DEFAULT_METRIC, in_words
 from muster.trials.model import Trial
-from muster.trials.plugins import ControllerView, Milestone
+from muster.trials.plugins import ITERATION, ControllerView, Milestone
+from muster.tune.pareto import LEAST_BOUND, violations
 from muster.tune.plugin_state import PluginState, restore_by_path, saved_by_path
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
@@ -35,11 +36,11 @@ class TrialScheduler(PluginState):
     STOP: ClassVar[str] = plugins.STOP
     NOOP: ClassVar[str] = plugins.NOOP
 
-    _metric: str | None = None
+    _metric: Any = None  # a name, or a list of several
     _supports_buffered_results = True
 
     @property
-    def metric(self) -> str | None:
+    def metric(self) -> Any:  # noqa: ANN401
         return self._metric
 
     @property
@@ -152,6 +153,10 @@ class FIFOScheduler(TrialScheduler):
         del trial
         return () if type(self) is FIFOScheduler else None
 
+    def rung_levels(self) -> tuple[tuple[float, ...] | None, str]:
+        """Returns all times at which trials are compared, () for none, None for unknown; and their key."""
+        return () if type(self) is FIFOScheduler else None, ITERATION
+
     def debug_string(self) -> str:
         return "Using FIFO scheduling algorithm."
 
@@ -179,6 +184,41 @@ def check_mode(owner: object, mode: str | None) -> None:
         raise ValueError(f"{type(owner).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
 
 
+def checked_goal(owner: MetricScheduler, metric: Any, mode: Any) -> tuple[Any, Any]:  # noqa: ANN401 - users'
+    """Return metric and mode: strings, or lists for several objectives; ValueError when they are wrong."""
+    if not isinstance(metric, list | tuple) and not isinstance(mode, list | tuple):
+        check_mode(owner, mode)
+        return metric, mode
+    if metric is None or mode is None:
+        return metric, mode  # the other one follows
+    name = type(owner).__name__
+    if isinstance(metric, str) or isinstance(mode, str) or len(metric) != len(mode):
+        raise ValueError(f"{name}: metric={metric!r} and mode={mode!r} must be lists of the same length")
+    for one in mode:
+        if one != "obs":
+            check_mode(owner, one)
+    goals = [goal for goal in zip(metric, mode, strict=True) if goal[1] != "obs"]
+    if not goals:
+        raise ValueError(f"{name}: all modes are 'obs'; one of them must be 'min' or 'max'")
+    if len(goals) == 1:
+        return goals[0]
+    if not owner.takes_several_objectives:
+        raise ValueError(
+            f"{name} compares trials by one metric, not by {', '.join(map(repr, metric))}: pass one metric "
+            "and mode to it, or use ASHAScheduler or HyperBandScheduler"
+        )
+    return [one for one, _ in goals], [one for _, one in goals]
+
+
+def scheduler_goal(scheduler: object, metric: Any, mode: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """Return an experiment's metric and mode for a scheduler; several only for one that compares trials."""
+    if isinstance(scheduler, MetricScheduler):
+        return checked_goal(scheduler, metric, mode)
+    if getattr(scheduler, "takes_several_objectives", False):
+        return metric, mode
+    return metric if isinstance(metric, str) else None, mode if isinstance(mode, str) else None
+
+
 def need_goal(owner: object, metric: str | None, mode: str | None) -> str:
     """Returns the metric; ValueError for an `owner` that compares trials and lacks a metric or a mode."""
     if not metric or not mode:
@@ -193,39 +233,86 @@ class MetricScheduler(FIFOScheduler):
     """A MetricScheduler knows metric, mode and time; scores are signed so that larger is better."""
 
     _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric", "_mode")
+    takes_several_objectives: ClassVar[bool] = False
 
-    def __init__(self, *, time_attr: str, metric: str | None, mode: str | None) -> None:
-        check_mode(self, mode)
+    def __init__(self, *, time_attr: str, metric: Any, mode: Any) -> None:  # noqa: ANN401 - names or lists
         self._time_attr = time_attr
-        self._metric = metric
-        self._mode = mode
+        self._metric, self._mode = checked_goal(self, metric, mode)
+        self._constraints: dict[str, float] = {}
+        self._parameters: Any = None
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
+    @property
+    def objectives(self) -> int:
+        return len(self._metric) if isinstance(self._metric, list) else 1
+
+    @property
+    def _written_version(self) -> int:
+        return self._state_version if self.objectives > 1 or not self.takes_several_objectives else 1
+
+    def set_search_properties(self, metric: Any, mode: Any, **spec: object) -> bool:  # noqa: ANN401
         """Takes over the experiment's metric and mode; returns False when one of them was set twice."""
-        del spec
         if (self._metric and metric) or (self._mode and mode):
             return False
-        check_mode(self, mode)
-        self._metric = metric or self._metric
-        self._mode = mode or self._mode
+        self._metric, self._mode = checked_goal(self, metric or self._metric, mode or self._mode)
+        self._constraints = dict(spec.get("constraints") or {})  # type: ignore[call-overload]
         if self._mode and self._metric is None:
             self._metric = DEFAULT_METRIC
+        if self.objectives > 1:
+            self._set_up(self._parameters)  # with rungs or curves of several
         return True
+
+    def _set_up(self, parameters: Any) -> None:  # noqa: ANN401 - each class has its own
+        """Starts without trials."""
+        self._parameters = parameters
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
         need_goal(self, self._metric, self._mode)
 
-    def _time_and_score(self, trial: Trial, result: dict[str, Any]) -> tuple[float, float] | None:
-        """Returns time and score; None when the result lacks one of them."""
+    def _time_and_score(self, trial: Trial, result: dict[str, Any]) -> tuple[float, Any] | None:
+        """Returns time and score, several as a tuple; None when the result lacks one of them."""
+        if type(self._metric) is list:
+            return self._time_and_scores(trial, result)
         if self._time_attr not in result or self._metric not in result:
             return None
         time = self._number(trial, self._time_attr, result[self._time_attr])
         value = self._number(trial, self._metric, result[self._metric])
         return time, value if self._mode == "max" else -value
 
-    def _shown(self, score: float) -> str:
+    def _time_and_scores(
+        self, trial: Trial, result: dict[str, Any]
+    ) -> tuple[float, tuple[tuple[float, ...], tuple[float, ...]]] | None:
+        """Returns time, and the scores with the relative violation of each constraint."""
+        if self._time_attr not in result or any(metric not in result for metric in self._metric):
+            return None
+        values = [self._number(trial, metric, result[metric]) for metric in self._metric]
+        goals = zip(values, self._mode, strict=True)
+        scores = tuple(value if mode == "max" else -value for value, mode in goals)
+        time = self._number(trial, self._time_attr, result[self._time_attr])
+        return time, (scores, tuple(violations(result, self._constraints)))
+
+    def _shown(self, score: Any) -> str:  # noqa: ANN401 - one or several
         """Returns a score as the value that was reported, with the metric's name."""
+        if isinstance(score, tuple):
+            return self._all_shown(*score)
         return f"{self._metric} = {in_words(score if self._mode == 'max' else -score)}"
+
+    def _all_shown(self, scores: Sequence[float], excesses: Sequence[float]) -> str:
+        goals = zip(self._metric, self._mode, scores, strict=True)
+        shown = ", ".join(f"{name} = {in_words(one if way == 'max' else -one)}" for name, way, one in goals)
+        broken = ", ".join(
+            f"{name} <= {in_words(bound)} by {in_words(excess * max(abs(bound), LEAST_BOUND))}"
+            for (name, bound), excess in zip(self._constraints.items(), excesses, strict=False)
+            if excess > 0.0
+        )
+        return f"{shown} (violates {broken})" if broken else shown
+
+    def _to_plain(self) -> dict[str, Any]:
+        several = {"_constraints": self._constraints} if self.objectives > 1 else {}
+        return {**super()._to_plain(), **several}
+
+    def _from_plain(self, state: dict[str, Any]) -> None:
+        super()._from_plain(state)
+        self._constraints = state.get("_constraints", {})
 
     def _number(self, trial: Trial, key: str, value: Any) -> float:  # noqa: ANN401 - whatever was reported
         try:

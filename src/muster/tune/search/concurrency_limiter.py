@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.trials.plugins import stopped_argument
 from muster.tune.search.searcher import Searcher, Wrapper
 
 
@@ -23,7 +24,7 @@ class ConcurrencyLimiter(Wrapper):
         self.max_concurrent = max_concurrent
         self.batch = batch
         self.live_trials: dict[str, None] = {}  # withheld ones included
-        self.cached_results: dict[str, tuple[dict[str, Any] | None, bool]] = {}
+        self.cached_results: dict[str, tuple[Any, ...]] = {}  # result, error, stopped
         # A searcher that limits itself knows better than we when a slot is free.
         self._limit_concurrency = not searcher.set_max_concurrency(max_concurrent)
 
@@ -45,21 +46,32 @@ class ConcurrencyLimiter(Wrapper):
         return suggestion
 
     def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+        self,
+        trial_id: str,
+        result: dict[str, Any] | None = None,
+        error: bool = False,
+        stopped: bool = False,
     ) -> None:
+        completion = (result, error, stopped)
         if not self._limit_concurrency:
-            self.searcher.on_trial_complete(trial_id, result=result, error=error)
+            self._complete(trial_id, *completion)
         elif trial_id not in self.live_trials:
             return
         elif self.batch:
-            self.cached_results[trial_id] = (result, error)
+            self.cached_results[trial_id] = completion
             if len(self.cached_results) == len(self.live_trials):
                 withheld, self.cached_results, self.live_trials = self.cached_results, {}, {}
-                for cached_id, (cached, failed) in withheld.items():
-                    self.searcher.on_trial_complete(cached_id, result=cached, error=failed)
+                for cached_id, withheld_completion in withheld.items():
+                    self._complete(cached_id, *withheld_completion)
         else:
             del self.live_trials[trial_id]
-            self.searcher.on_trial_complete(trial_id, result=result, error=error)
+            self._complete(trial_id, *completion)
+
+    def _complete(
+        self, trial_id: str, result: dict[str, Any] | None, error: bool, stopped: bool = False
+    ) -> None:
+        more = stopped_argument(self.searcher, stopped)
+        self.searcher.on_trial_complete(trial_id, result=result, error=error, **more)
 
     def get_state(self) -> dict[str, Any]:
         return {

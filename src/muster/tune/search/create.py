@@ -65,6 +65,8 @@ _SEARCHERS = PluginTable(
     {
         "variant_generator": ("basic_variant", "BasicVariantGenerator"),
         "random": ("basic_variant", "BasicVariantGenerator"),
+        "auto": ("tpe", "TPESearch"),
+        "tpe": ("tpe", "TPESearch"),
         "optuna": ("optuna", "OptunaSearch"),
         "ax": ("ax", "AxSearch"),
         "bayesopt": ("bayesopt", "BayesOptSearch"),
@@ -75,6 +77,7 @@ _SEARCHERS = PluginTable(
     },
     {
         "BasicVariantGenerator": "random_state",
+        "TPESearch": "seed",
         "OptunaSearch": "seed",
         "AxSearch": "random_seed",
         "BayesOptSearch": "random_state",

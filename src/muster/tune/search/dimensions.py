@@ -173,7 +173,7 @@ class Dimensions:
             if has_unresolved_values(option):
                 raise ValueError(
                     f"{self._owner}: option {index} of the choice '{name}' holds further domains; "
-                    "use HyperOptSearch, or OptunaSearch with a function of the trial (define-by-run)"
+                    'use search_alg="auto", OptunaSearch or HyperOptSearch'
                 )
         found = Dimension(name, path, "choice", options=options)
         self._require(True, "choice", found, "only real numbers: use uniform(), or another searcher")

@@ -56,7 +56,8 @@ class SpaceSearcher(Searcher):
         self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
         """Takes the space, metric and mode that are missing; returns False when there is a space already."""
-        del spec
+        if "constraints" in spec and not getattr(self, "_constraints", True):  # only of one that takes them
+            self._constraints = dict(spec["constraints"])  # type: ignore[call-overload]
         check_metric_and_mode(metric, mode)
         is_new = self._space is None
         if is_new and config:
@@ -158,7 +159,7 @@ class LibrarySearcher(SpaceSearcher):
         if not isinstance(self._metric, str):
             raise ValueError(
                 f"{type(self).__name__} optimises one metric, not {self._metric!r}: "
-                "use OptunaSearch for several"
+                'use search_alg="auto" or OptunaSearch for several'
             )
         if self._is_constant():
             raise SearcherNotReady(

@@ -11,6 +11,7 @@ from muster.base.ids import IdSource, RandomIds
 from muster.base.untrusted import message_text
 from muster.errors import MusterError, RestoreError, TuneError, as_plugin_error
 from muster.trials.model import Trial
+from muster.trials.plugins import stopped_argument
 from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import copied, flat_name, flattened, format_vars
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
@@ -56,6 +57,7 @@ class SearchGenerator(SearchAlgorithm):
         self._config: dict[str, Any] = {}
         self._placeholders = Placeholders()
         self._num_samples: int | None = None
+        self._rungs: tuple[tuple[float, ...] | None, str] | None = None
 
     @property
     def metric(self) -> Any:  # noqa: ANN401
@@ -103,6 +105,9 @@ class SearchGenerator(SearchAlgorithm):
         evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
         return self._template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
 
+    def why(self, trial_id: str) -> str:
+        return str(self._ask("why", trial_id))
+
     def _own_root(self) -> int:
         if self._root is None:
             self._root = int(hex_digits(self._ids, 8), 16)
@@ -112,10 +117,20 @@ class SearchGenerator(SearchAlgorithm):
         self._ask("on_trial_result", trial_id, dict(result))
 
     def on_trial_complete(
-        self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
+        self,
+        trial_id: str,
+        result: Mapping[str, Any] | None = None,
+        error: bool = False,
+        stopped: bool = False,
     ) -> None:
         copied_result = None if result is None else dict(result)
-        self._ask("on_trial_complete", trial_id, result=copied_result, error=error)
+        more = stopped_argument(self.searcher, stopped)
+        self._ask("on_trial_complete", trial_id, result=copied_result, error=error, **more)
+
+    def set_rungs(self, levels: tuple[float, ...] | None, time_attr: str) -> None:
+        """Passes the scheduler's milestones on to the searcher, now and after a restore."""
+        self._rungs = (levels, time_attr)
+        self._ask("set_rungs", levels, time_attr)
 
     @property
     def _name(self) -> str:
@@ -168,6 +183,8 @@ class SearchGenerator(SearchAlgorithm):
         self._root, self._counter = saved.root, saved.counter
         self._num_samples, self._is_finished = saved.num_samples, saved.is_finished
         restore_searcher(self.searcher, saved.searcher)
+        if self._rungs is not None:
+            self.set_rungs(*self._rungs)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -89,14 +89,30 @@ class Searcher:
         """Returns a configuration; None: not now, ask again; FINISHED: no more."""
         raise NotImplementedError
 
+    def why(self, trial_id: str) -> str:
+        """Return why `suggest` has just returned this configuration, in words."""
+        del trial_id
+        return ""
+
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Called with an intermediate result."""
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called at the end of a trial; without a result it failed or reported nothing."""
+        """Called at the end of a trial; without a result it failed, was stopped while paused, or never ran.
+
+        An override with a parameter `stopped` gets `stopped=True` for a trial that the scheduler stopped.
+        """
         raise NotImplementedError
+
+    def set_rungs(self, levels: tuple[float, ...] | None, time_attr: str) -> None:
+        """Called before the first trial, and after a restore, with the scheduler's milestones.
+
+        Args:
+            levels: The milestones of all brackets, ascending; () without any, None when they are unknown.
+            time_attr: The result key that they count.
+        """
 
     def add_evaluated_point(
         self,
@@ -310,8 +326,14 @@ class Wrapper(Searcher):
     ) -> bool:
         return set_properties(self.searcher, metric, mode, config, spec)
 
+    def why(self, trial_id: str) -> str:
+        return self.searcher.why(trial_id)
+
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         self.searcher.on_trial_result(trial_id, result)
+
+    def set_rungs(self, levels: tuple[float, ...] | None, time_attr: str) -> None:
+        self.searcher.set_rungs(levels, time_attr)
 
     def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the inner one takes them
         self.searcher.add_evaluated_point(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Exports TuneBOHB; hpbandster itself is imported when the first one is made."""
+"""Exports TuneBOHB; numpy is imported when one gets its space."""
 
 from __future__ import annotations
 

@@ -7,139 +7,41 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from muster.tune.search.dimensions import (
-    Dimension,
-    checked_name,
-    dimension_of,
-    flat_point,
-    open_branches,
-    refuse_grid,
-)
+from muster.tune.search.dimensions import Dimension, checked_name, dimension_of, refuse_grid
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
-from muster.tune.search.paths import Path, children, copied, is_container, rebuilt
-from muster.tune.search.sample import Categorical, Domain, Function
-from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
+from muster.tune.search.paths import Path, children, is_container, rebuilt
+from muster.tune.search.sample import Categorical, Domain
+from muster.tune.search.space_tree import SpaceTree
+from muster.tune.search.variant_generator import has_unresolved_values
 
 OWNER = "HyperOptSearch"
-Values = dict[str, float]
 
 
-class HyperoptSpace:
-    """A HyperoptSpace converts a space; labels are flat names, below option 1 of the choice `c` with `c:1/`.
+class HyperoptSpace(SpaceTree):
+    """A HyperoptSpace expresses a tree in hyperopt's terms.
 
     Objects and constants never reach hyperopt: it sees places of options.
     """
 
     def __init__(self, space: Mapping[str, Any], *, keeps_constants: bool) -> None:
-        unresolved = find_unresolved(iter([((), dict(space))]))
-        for path, _ in unresolved.grids:
-            refuse_grid(OWNER, _label("", path))
-        self.variable: dict[str, Dimension] = {}  # by label
-        self._root = dict(space) if keeps_constants else open_branches(dict(space))
-        self.expression = self._expressed(self._root, "")
+        super().__init__(OWNER, space, keeps_constants=keeps_constants)
+        self.expression = self._expressed(self.root, "")
 
     def _expressed(self, node: Any, label: str) -> Any:  # noqa: ANN401
-        if isinstance(node, Categorical):
-            return self._choice(node, label)
-        if isinstance(node, dict) and len(node) == 1 and "grid_search" in node:
-            refuse_grid(OWNER, label)
-        if isinstance(node, Function) or (isinstance(node, dict) and len(node) == 1 and "eval" in node):
-            raise ValueError(f"{OWNER} cannot suggest {node!r} at '{label}': use a domain")
-        if isinstance(node, Domain):
-            return self._number(node, label)
-        if is_container(node):
-            parts = {key: self._expressed(child, _label(label, (key,))) for key, child in children(node)}
-            return {str(key): part for key, part in parts.items() if part is not None}
-        return None
-
-    def _choice(self, domain: Categorical, label: str) -> Any:  # noqa: ANN401
         from hyperopt import hp
 
-        if domain.is_grid():
-            refuse_grid(OWNER, label)
-        self.variable[label] = Dimension(label, (), "choice", options=tuple(domain.categories))
-        options = [
-            self._expressed(option, f"{label}:{index}") if has_unresolved_values(option) else index
-            for index, option in enumerate(domain.categories)
-        ]
-        return hp.choice(label, options)
-
-    def _number(self, domain: Domain, label: str) -> Any:  # noqa: ANN401
-        found = dimension_of(label, (), domain)
-        if found is None:
-            raise ValueError(
-                f"{OWNER} cannot draw '{label}' from {domain!r}: "
-                "it supports uniform, log-uniform and normal numbers"
-            )
-        self.variable[label] = found
-        return hyperopt_number(found)
-
-    def suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns hyperopt's values in the shape of the space."""
-        return dict(self._filled(self._root, "", values))
-
-    def _filled(self, node: Any, label: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
         if isinstance(node, Categorical):
-            index = int(values[label])
-            option = node.categories[index]
-            inner = has_unresolved_values(option)
-            return self._filled(option, f"{label}:{index}", values) if inner else copied(option)
+            options = [
+                self._expressed(option, f"{label}:{index}") if has_unresolved_values(option) else index
+                for index, option in enumerate(node.categories)
+            ]
+            return hp.choice(label, options)
         if isinstance(node, Domain):
-            return self.variable[label].decoded(values[label])
+            return hyperopt_number(self.variable[label])
         if is_container(node):
-            return rebuilt(
-                node,
-                {key: self._filled(child, _label(label, (key,)), values) for key, child in children(node)},
-            )
-        return node
-
-    def values(self, point: Mapping[str, Any]) -> Values:
-        """Returns a user's point by label; ValueError when it misses a variable or has a value outside."""
-        found: Values = {}
-        try:
-            self._read(self._root, dict(point), flat_point(point), "", found)
-        except ValueError as error:
-            raise ValueError(f"{OWNER}: in the point {dict(point)!r}, {error}") from None
-        return found
-
-    def _read(self, node: Any, value: Any, flat: Mapping[str, Any], label: str, found: Values) -> None:  # noqa: ANN401
-        """Reads a point; below a choice, `flat` is empty: there a point must be nested."""
-        if isinstance(node, Domain) and label in flat:
-            value = flat[label]
-        if value is _MISSING and isinstance(node, Domain):
-            raise ValueError(f"'{label}' is missing")
-        if isinstance(node, Categorical):
-            self._read_choice(node, value, label, found)
-        elif isinstance(node, Domain):
-            found[label] = self.variable[label].encoded(value)
-        elif is_container(node):
-            for key, child in children(node):
-                self._read(child, _child(value, key), flat, _label(label, (key,)), found)
-        elif not flat and node != value:
-            raise ValueError(f"'{label}' is {value!r} and not {node!r}")
-
-    def _read_choice(self, domain: Categorical, value: Any, label: str, found: Values) -> None:  # noqa: ANN401
-        for index, option in enumerate(domain.categories):
-            if not has_unresolved_values(option):
-                continue
-            inner: Values = {}
-            try:
-                self._read(option, value, {}, f"{label}:{index}", inner)
-            except ValueError:
-                continue
-            found.update({label: index, **inner})
-            return
-        found[label] = self.variable[label].place(value)
-
-
-_MISSING = object()
-
-
-def _child(value: Any, key: Any) -> Any:  # noqa: ANN401
-    try:
-        return value[key]
-    except (KeyError, IndexError, TypeError):
-        return _MISSING
+            parts = {key: self._expressed(child, self.label(label, (key,))) for key, child in children(node)}
+            return {str(key): part for key, part in parts.items() if part is not None}
+        return None
 
 
 def _label(parent: str, path: Path) -> str:

@@ -6,19 +6,21 @@ import logging
 import os
 import pickle
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import ConfigError
 from muster.tune.search.dimensions import Dimension, Dimensions, flat_point
 from muster.tune.search.paths import Path, filled, flat_name, flattened
 from muster.tune.search.placeholders import is_placeholder
-from muster.tune.search.variant_generator import find_unresolved
+from muster.tune.search.space_tree import SpaceTree
+from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, Trial
 
 
 _STORABLE = (bool, int, float, str, type(None))
@@ -72,6 +74,9 @@ class ConvertedSpace:
                 self._options.setdefault(one.name, {})[choices[-1]] = option
         return CategoricalDistribution(choices)
 
+    def ask(self, study: Study) -> Trial:
+        return study.ask(self.distributions)
+
     def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Returns Optuna's parameters in the shape of the space, without the constants."""
         values = {path: params[name] for name, path in self._paths.items() if name in params}
@@ -90,6 +95,67 @@ class ConvertedSpace:
             if option is value or (not isinstance(value, _STORABLE) and option == value):
                 return label
         return value
+
+
+class ConditionalSpace(ConvertedSpace):
+    """A ConditionalSpace has domains inside options, and asks only for those of the chosen options."""
+
+    def _convert(self, space: Mapping[str, Any]) -> None:
+        self._tree = SpaceTree("OptunaSearch", space, keeps_constants=False)
+        for label, one in self._tree.variable.items():
+            self.distributions[label] = self._choice(one) if one.kind == "choice" else _number(_plain(one))
+
+    def ask(self, study: Study) -> Trial:
+        """Ask level by level; a choice comes before the domains of its options."""
+        outer = [label for label, branch in self._tree.branches.items() if branch is None]
+        trial = study.ask({label: self.distributions[label] for label in outer})
+        for label, branch in self._tree.branches.items():
+            if branch is not None and self._values(trial.params).get(branch[0]) == branch[1]:
+                _ask_one(trial, label, self.distributions[label])
+        return trial
+
+    def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return self._tree.suggestion(self._values(params))
+
+    def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return numbers as they are, and the places of options."""
+        return {
+            label: int(self.distributions[label].to_internal_repr(value))
+            if self._tree.variable[label].kind == "choice"
+            else value
+            for label, value in params.items()
+        }
+
+    def params(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        values = self._tree.values(config, is_partial=True)
+        return {label: self.distributions[label].to_external_repr(value) for label, value in values.items()}
+
+
+def converted_space(space: Mapping[str, Any]) -> ConvertedSpace:
+    domains = find_unresolved(iter([((), dict(space))])).domains.values()
+    options = (option for domain in domains for option in getattr(domain, "categories", ()))
+    return (ConditionalSpace if any(map(has_unresolved_values, options)) else ConvertedSpace)(space)
+
+
+def _ask_one(trial: Trial, label: str, one: Any) -> None:  # noqa: ANN401 - a distribution of three kinds
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if isinstance(one, CategoricalDistribution):
+        trial.suggest_categorical(label, one.choices)
+    elif isinstance(one, FloatDistribution):
+        trial.suggest_float(label, one.low, one.high, step=one.step, log=one.log)
+    else:
+        trial.suggest_int(label, one.low, one.high, step=one.step, log=one.log)
+
+
+def _plain(one: Dimension) -> Dimension:
+    """Return a number that Optuna has; a step on a log scale is dropped."""
+    if one.mean is not None:
+        raise ValueError(f"OptunaSearch cannot draw '{one.name}' from a normal distribution: use uniform()")
+    if not one.is_log or one.step is None:
+        return one
+    logger.warning("OptunaSearch: '%s' is log-uniform and has a step; %s is dropped", one.name, one.step)
+    return replace(one, step=None)
 
 
 def _number(one: Dimension) -> BaseDistribution:

@@ -14,7 +14,13 @@ from muster.base.clock import SystemClock
 from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION, number_of
 from muster.tune.search.check_space import checked_points
 from muster.tune.search.library_searcher import SpaceSearcher
-from muster.tune.search.optuna.convert import ConvertedSpace, StudyRecord, checked_sampler, require_optuna
+from muster.tune.search.optuna.convert import (
+    ConvertedSpace,
+    StudyRecord,
+    checked_sampler,
+    converted_space,
+    require_optuna,
+)
 from muster.tune.search.paths import unflattened
 from muster.tune.search.search_algorithm import Names
 from muster.tune.search.searcher import pickled
@@ -87,6 +93,7 @@ class OptunaSearch(SpaceSearcher):
         self._live: dict[str, int] = {}  # trial id -> number in the study
         self._completed: dict[str, None] = {}
         self._is_exhausted = False
+        self._last_rung: tuple[float, str] | None = None
         self._pending: list[tuple[Any, ...]] = []  # evaluated points added before there was a study
         self._begin(space)
 
@@ -95,11 +102,11 @@ class OptunaSearch(SpaceSearcher):
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> dict[str, Any]:
         """Returns Optuna's distributions by flat name."""
-        return dict(ConvertedSpace(spec).distributions)
+        return dict(converted_space(spec).distributions)
 
     def _set_space(self, space: Space) -> None:
         if isinstance(space, Mapping):
-            self._converted = ConvertedSpace(space)
+            self._converted = converted_space(space)
         self._space = space  # last: a space that is refused is not kept
 
     def _start_if_ready(self) -> None:
@@ -170,7 +177,7 @@ class OptunaSearch(SpaceSearcher):
             return self._suggestion(study._storage.get_trial(storage_id))
         if self._is_exhausted:
             return self.FINISHED
-        trial = study.ask(self._converted.distributions if self._converted is not None else None)
+        trial = self._converted.ask(study) if self._converted is not None else study.ask()
         try:
             suggestion = self._suggestion(trial)
         except BaseException:
@@ -219,12 +226,31 @@ class OptunaSearch(SpaceSearcher):
             study = self._ready_study()
             study._storage.set_trial_intermediate_value(self._storage_id(study, number), step, value)
 
+    def set_rungs(self, levels: Sequence[float] | None, time_attr: str) -> None:
+        """Take the times of the scheduler: a trial that it stops at the last one is complete."""
+        self._last_rung = (max(levels), time_attr) if levels else None
+
+    def _is_pruned(self, result: Mapping[str, Any], stopped: bool) -> bool:
+        if not stopped or self._last_rung is None:
+            return stopped
+        end, time_attr = self._last_rung
+        time = number_of(result.get(time_attr))
+        return time is None or time < end
+
     def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+        self,
+        trial_id: str,
+        result: dict[str, Any] | None = None,
+        error: bool = False,
+        stopped: bool = False,
     ) -> None:
+        """Tell the study how a trial ended; PRUNED when its scheduler stopped it before the last rung."""
         if trial_id in self._completed:
             logger.warning("OptunaSearch: trial %s completed twice; the second time is ignored", trial_id)
             return
+        is_pruned = self._is_pruned(result or {}, stopped)
+        if is_pruned and result:
+            self.on_trial_result(trial_id, result)  # its last intermediate value
         number = self._live.pop(trial_id, None)
         if number is None:
             return
@@ -233,7 +259,9 @@ class OptunaSearch(SpaceSearcher):
         self._keep_attributes(study, number, result or {})
         values = [number_of((result or {}).get(metric)) for metric, _ in self._objectives()]
         known = [value for value in values if value is not None]
-        if len(known) == len(values):
+        if is_pruned and not error:
+            self._inform(study, number, None, "PRUNED")
+        elif len(known) == len(values):
             # Optuna refuses NaN as a value; to its samplers such a trial has failed.
             is_usable = not any(math.isnan(value) for value in known)
             self._inform(study, number, known if is_usable else None, "COMPLETE" if is_usable else "FAIL")
