@@ -117,10 +117,9 @@ class GroupModel:
         """Return the densities of the good trials, given best first, and of all others."""
         self._update(table)
         is_other = table.status[self._rows] != GONE
-        places = np.searchsorted(self._rows, good)
-        is_active = places < len(self._rows)
-        is_active[is_active] = self._rows[places[is_active]] == good[is_active]
-        chosen = places[is_active]
+        chosen = good  # the root group has all trials
+        if self.group.branch is not None:
+            chosen = np.searchsorted(self._rows, good[np.isin(good, self._rows)])
         is_other[chosen] = False
         count = len(chosen)
         weights = math.log(count + 0.5) - np.log(np.arange(1.0, count + 1)) if count else np.empty(0)
