@@ -17,6 +17,7 @@ def test_nothing_heavy_is_imported_with_the_modules():
         "from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, SearchGenerator;"
         "import muster.tune.search.sample, muster.tune.search.variant_generator, muster.tune.search.optuna;"
         "import muster.tune.search.ax, muster.tune.search.bayesopt, muster.tune.search.bohb;"
+        "import muster.tune.search.tpe;"
         "import muster.tune.search.hyperopt, muster.tune.search.nevergrad, muster.tune.search.zoopt;"
         "made = BasicVariantGenerator();"
         "made.save_state();"

@@ -11,6 +11,7 @@ from muster import tune
 from muster.tune.search.concurrency_limiter import ConcurrencyLimiter
 from muster.tune.search.optuna import OptunaSearch
 from muster.tune.search.space import uniform
+from muster.tune.search.tpe import TPESearch
 
 SPACE = {"x": uniform(0, 1)}
 
@@ -129,3 +130,14 @@ def test_bayesopts_analysis(earlier):
 
     made = BayesOptSearch(SPACE, "loss", "min", analysis=earlier._experiment_analysis)
     assert len(made._optimizer._inner.space) == 3
+
+
+@pytest.mark.slow
+def test_the_model_of_the_base_install_learns_from_a_directory(earlier):
+    made = TPESearch(seed=1)
+    made.add_evaluated_trials(earlier.experiment_path, "loss")
+    assert made.set_search_properties("loss", "min", SPACE)
+    table = made._table
+    assert table.u[0, : table.count].tolist() == [0.1, 0.3, 0.5, 0.95]
+    assert table.known.tolist() == [True, True, True, False]  # the last one failed
+    assert table.good().tolist() == [1]

@@ -79,7 +79,12 @@ class Scale:
 
     def decode(self, u: float) -> float:
         """Return the user's number, inside the bounds and on the grid."""
-        return float(self._dimension.decoded(self._backward(np.array([u]))[0]))
+        place = self._low * (1 - u) + self._high * u
+        if self._normal is not None:
+            place = self._normal.inv_cdf(min(max(place, _EDGE), 1 - _EDGE))
+        elif self._dimension.is_log:
+            place = math.exp(min(place, _LARGEST))
+        return float(self._dimension.decoded(place))
 
     def snap(self, u: Floats) -> Floats:
         """Return the coordinates of the nearest values on the grid."""

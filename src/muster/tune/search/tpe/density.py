@@ -19,6 +19,7 @@ _FAR = 4.0  # standard deviations beyond which a tail is taken as empty
 _LEAST_LOG = -600.0  # exp below is denormal, and slow
 _NOTHING = -50.0  # relative to the prior, in logarithms: less than rounding, also of a million kernels
 _BLOCK = 60  # dimensions whose widths may be multiplied: 0.01 ** 60 is not denormal
+_ONE_THREAD = 2**18  # multiplications up to which BLAS starts no threads, which wait for busy processors
 _INSERTED = 8  # more new trials at once are sorted instead
 
 
@@ -57,7 +58,11 @@ class Mixture:
         count = u.shape[1]
         powers = np.ones((2 * len(u) + 1, count))
         powers[: len(u)], powers[len(u) : -1] = -0.5 * u * u, u
-        terms = powers.T @ self._factors
+        terms = np.empty((count, self._factors.shape[1]))
+        width = max(1, _ONE_THREAD // powers.size)
+        for start in range(0, terms.shape[1], width):
+            part = slice(start, start + width)
+            np.matmul(powers.T, self._factors[:, part], out=terms[:, part])
         for options, own, size in zip(c, self.c, self.sizes, strict=True):
             terms += math.log((1 - REDRAWN) * size / REDRAWN + 1) * (options[:, None] == own)
         kept = np.flatnonzero(terms > _NOTHING)
@@ -112,10 +117,9 @@ class GroupModel:
         """Return the densities of the good trials, given best first, and of all others."""
         self._update(table)
         is_other = table.status[self._rows] != GONE
-        places = np.searchsorted(self._rows, good)
-        is_active = places < len(self._rows)
-        is_active[is_active] = self._rows[places[is_active]] == good[is_active]
-        chosen = places[is_active]
+        chosen = good  # the root group has all trials
+        if self.group.branch is not None:
+            chosen = np.searchsorted(self._rows, good[np.isin(good, self._rows)])
         is_other[chosen] = False
         count = len(chosen)
         weights = math.log(count + 0.5) - np.log(np.arange(1.0, count + 1)) if count else np.empty(0)

@@ -45,12 +45,13 @@ class Model:
         return self._coordinates.place((self._shift + (number + 1) * self._steps) % 1.0)
 
     def suggest(self, table: SearchTable, number: int) -> Suggested:
-        known = int(np.count_nonzero(table.known))
+        is_known = table.known
+        known = int(np.count_nonzero(is_known))
         rng = self._stream(number, _SUGGESTION)
         if known < self._startup:
             reason = f"start-up point {number + 1}: the model needs {self._startup} results and has {known}"
             return Suggested(self._new(self.spread(number), table, rng, None), reason)
-        good = table.good()
+        good = table.good(is_known)
         fitted = [group.fit(table, good) for group in self._groups]
         point = self._drawn(fitted, table, rng, explores=number % _EXPLORED == _EXPLORED - 1)
         reason = f"best of {self._candidates} candidates near the best {len(good)} of {known} results"

@@ -67,9 +67,9 @@ class SearchTable:
         has_rung: NDArray[np.bool_] = (status == PENDING) & (level > 0)
         return has_ended | has_rung
 
-    def good(self) -> Rows:
+    def good(self, known: NDArray[np.bool_] | None = None) -> Rows:
         """Return the best trials, best first: complete, then by rung, then by violation; ties by place."""
-        known = self.known
+        known = self.known if known is None else known
         total = int(known.sum())
         wanted = max(1, math.ceil(SHARE_GOOD * total))
         wanted = min(wanted, MOST_GOOD) if len(self.scores) == 1 else wanted
