@@ -72,8 +72,7 @@ def lacks_args(owner: type | None, name: str, value: Any) -> bool:  # noqa: ANN4
     if (
         isinstance(value, property)
         or dataclasses.is_dataclass(value)
-        or (isinstance(value, type)
-        and issubclass(value, BaseException))
+        or (isinstance(value, type) and issubclass(value, BaseException))
     ):
         return False
     try:

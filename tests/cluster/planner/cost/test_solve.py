@@ -223,7 +223,7 @@ def test_machines_bought_for_demand_count_for_the_constraint() -> None:
 
 
 def test_the_cheaper_order_of_the_two_books_is_taken() -> None:
-    """Demand alone would launch 3 small; the constraint needs a large one, which then holds the demand too."""
+    """Demand alone would launch 3 small; the constraint needs a large one, which then holds the demand."""
     solution = plan([SMALL, LARGE], demands=(demand({"CPU": 4}, 3),), constraints=(demand({"CPU": 16}),))
     assert solution.launch == {"large": 1}
 
