@@ -52,6 +52,7 @@ def test_every_benchmark_has_floors():
         "reconcile",
         "scaleup",
         "schedulers",
+        "search",
         "search-early-stopping",
         "tune",
         "tune-ray",
