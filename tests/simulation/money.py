@@ -322,6 +322,7 @@ class SpendAddsUp:
         self._first_seen: dict[CloudId, float] = {}
         self._missed: dict[Life, list[float]] = {}  # ended machines: listings and reports without them
         self._given_back: dict[InstanceId, float] = {}
+        self._lacking: set[str | None] = set()  # nodes of records that the last report lacked
         self._heads = 0
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
@@ -360,6 +361,10 @@ class SpendAddsUp:
             return  # the runtime has just started: a report without the head's own node shows who is back
         records = cluster.store.live.values()
         followed = {record.node_id for record in records}
+        shown = {node.node_id for node in report.nodes}
+        if self._lacking & shown:  # reports that flicker are incomplete: the grace begins again
+            self._missed.clear()
+        self._lacking = followed - shown
         if any(
             node.cloud_id not in cluster.cloud.machines
             or (node.node_id not in followed and not _is_named_by(cluster, node))

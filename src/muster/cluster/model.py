@@ -81,10 +81,7 @@ class NodeType(Struct, frozen=True, kw_only=True):
 
     @property
     def most_nodes(self) -> int:
-        """Returns how many nodes of this type can be had. More of them may run, up to `max_nodes`.
-
-        A host that left the list of its rack serves until it is idle.
-        """
+        """Return how many nodes of this type are available; a host that left its rack serves until idle."""
         return self.max_nodes if self.existing is None else min(self.max_nodes, self.existing)
 
     @property
