@@ -361,10 +361,7 @@ class SpendAddsUp:
             return  # the runtime has just started: a report without the head's own node shows who is back
         records = cluster.store.live.values()
         followed = {record.node_id for record in records}
-        shown = {node.node_id for node in report.nodes}
-        if self._lacking & shown:  # reports that flicker are incomplete: the grace begins again
-            self._missed.clear()
-        self._lacking = followed - shown
+        self._note_flicker({node.node_id for node in report.nodes}, followed)
         if any(
             node.cloud_id not in cluster.cloud.machines
             or (node.node_id not in followed and not _is_named_by(cluster, node))
@@ -384,6 +381,12 @@ class SpendAddsUp:
                     self._missed.pop(_life(machine), None)
                 else:
                     self._missed.setdefault(_life(machine), []).append(now)
+
+    def _note_flicker(self, shown: set[str], followed: set[str | None]) -> None:
+        """Reports that leave out now these nodes and now those are incomplete: the grace begins again."""
+        if self._lacking & shown:
+            self._missed.clear()
+        self._lacking = followed - shown
 
     def _began_in_time(
         self, cluster: FaultyCluster, before: Instance | None, after: Instance, machine: CloudMachine
