@@ -69,6 +69,8 @@ class ShadowWorld(CloudProvider, Drainer):
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         """Returns the machines of the real nodes until muster ends them, and those it would have bought."""
         self._report = None
+        if self._last is None:
+            self.current()  # the first list comes before the first spec, and needs its prices
         self._report = self._look()
         machines = [
             CloudInstance(

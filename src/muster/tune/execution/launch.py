@@ -62,11 +62,17 @@ class ExperimentOutcome:
     is_interrupted: bool
     is_uploaded: bool = True  # False: the storage lacks something that `place.directory` has
 
-    def analysis(self, default_metric: Any, default_mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
-        """Returns results from memory, or from the storage when the files are only there."""
+    def analysis(
+        self,
+        default_metric: Any,  # noqa: ANN401 - one, several or none
+        default_mode: Any,  # noqa: ANN401
+        constraints: Mapping[str, float] | None = None,
+    ) -> ExperimentAnalysis:
+        """Return results from memory, or from the storage when the files are only there."""
         from muster.tune.analysis import ExperimentAnalysis
 
-        place, goal = self.place, dict[str, Any](default_metric=default_metric, default_mode=default_mode)
+        goal: dict[str, Any] = {"default_metric": default_metric, "default_mode": default_mode}
+        place, goal = self.place, goal | {"constraints": constraints}
         if place.is_remote and self.is_uploaded:
             return ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **goal)
         return ExperimentAnalysis(place.directory, trials=self._records(), **goal)
