@@ -124,7 +124,8 @@ def _look(cluster, check, times: int) -> list[str]:
     found: list[str] = []
     for _ in range(times):
         cluster.store.committed, cluster.cloud.listed = _plan(), {}
-        head = NodeReport(node_id="n-head", cloud_id=cluster.cloud.alive()[0].cloud_id, is_head=True)
+        followed = next(record.node_id for record in cluster.store.live.values() if record.node_id)
+        head = NodeReport(node_id=followed, cloud_id=cluster.cloud.alive()[0].cloud_id, is_head=True)
         cluster.runtime.report_read = RuntimeReport(version=1, nodes=(head,))
         found += check(cluster)
         cluster.world.advance(STEP_S)

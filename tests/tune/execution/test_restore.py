@@ -393,5 +393,5 @@ def test_a_checkpoint_of_a_remote_experiment_is_found_here_or_there(tmp_path, mo
     of_trial.checkpoints = (CheckpointRef(path=str(here.with_name("checkpoint_000001")), index=1),)
     state = SimpleNamespace(index=SimpleNamespace(order=[of_trial]))
     launched = ExperimentOutcome(state=state, place=place, is_interrupted=False, is_uploaded=False)
-    (record,) = launched.records()
+    (record,) = launched._records()
     assert (record.checkpoint, record.best_checkpoints) == (there, [(there, {})])

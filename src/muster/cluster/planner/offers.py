@@ -3,21 +3,37 @@
 Machines of one type are equal whatever offer they come from, so `n` of them cost least when the cheapest
 offers are used up first. A spot offer costs more than its price: `risks` adds what is expected to be lost
 with its machines. Called by `pack`, by the rules that withdraw and launch, and by reports.
+
+A TypeHold keeps muster from launching more machines of a type: a gate forbids it, or one waits in vain.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from muster.base.forecast import Forecast
+from muster.base.ids import CloudId
 from muster.base.resources import EMPTY
 from muster.cluster.backoff import is_blocked
-from muster.cluster.model import ClusterSpec, Demand, Instance, NodeType, Offer, StopCause, health_key
-from muster.cluster.planner.demand_classes import labels_suit, machines_for
+from muster.cluster.model import (
+    CloudInstance,
+    ClusterSpec,
+    Demand,
+    FailureKind,
+    Instance,
+    MachineProblem,
+    NodeType,
+    Offer,
+    StopCause,
+    health_key,
+)
+from muster.cluster.planner.demand_classes import fitting, labels_suit, machines_for
 from muster.cluster.planner.request import (
     MARKET_LABEL,
     ZONE_LABEL,
@@ -33,6 +49,7 @@ from muster.cluster.snapshot import PoolRecord, TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
 
 NO_RISKS: Mapping[str, float] = {}
+_KINDS = frozenset({FailureKind.QUOTA, FailureKind.CONFIG})  # another machine would wait as well
 
 
 def offer_states(
@@ -355,3 +372,55 @@ def _lived_s(record: Instance, now: float) -> float:
 def _faded(record: PoolRecord, now: float) -> PoolRecord:
     share = 0.5 ** min(max(0.0, now - record.at) / HALF_LIFE_S, 64.0)
     return PoolRecord(machine_s=record.machine_s * share, losses=record.losses * share, at=now)
+
+
+class TypeHold(NamedTuple):
+    """Reason to launch no more machines of a type for now."""
+
+    kind: FailureKind
+    message: str
+    is_soft: bool = False  # only where another type fits: more machines may help to get room
+
+
+def held_types(
+    spec: ClusterSpec, starting: Iterable[Instance], cloud: Mapping[CloudId, CloudInstance], now: float
+) -> dict[str, TypeHold]:
+    """Returns the holds by type; `starting` are the machines whose nodes have not come."""
+    holds: dict[str, TypeHold] = {}
+    for instance in starting:
+        problem = problem_of(instance, cloud)
+        if problem is not None and problem.kind in _KINDS:
+            holds[instance.node_type] = TypeHold(problem.kind, problem.message)
+        elif problem is not None and now - instance.since > spec.timeouts.other_type_s:
+            holds.setdefault(instance.node_type, TypeHold(problem.kind, problem.message, is_soft=True))
+    for known in spec.node_types:
+        if known.gates:
+            holds[known.name] = TypeHold(FailureKind.QUOTA, f"gated by {' and '.join(known.gates)}")
+    return holds
+
+
+def problem_of(instance: Instance, cloud: Mapping[CloudId, CloudInstance]) -> MachineProblem | None:
+    machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+    return None if machine is None else machine.problem
+
+
+def effective_holds(
+    holds: Mapping[str, TypeHold], offers: Iterable[TypeOffer], demands: Iterable[Demand]
+) -> dict[str, TypeHold]:
+    """Returns the holds without soft ones, unless a type that is not held fits some of the demand."""
+    free = [one for one in offers if one.node_type.name not in holds and one.blocked_kind is None]
+    usable = [offer for offer in free if offer.node_type.most_nodes > 0]
+    has_other = any(hold.is_soft for hold in holds.values()) and any(fitting(one, usable) for one in demands)
+    return {name: hold for name, hold in holds.items() if has_other or not hold.is_soft}
+
+
+def hold_offers(offers: Iterable[TypeOffer], holds: Mapping[str, TypeHold]) -> tuple[TypeOffer, ...]:
+    """Returns the offers with the held types blocked for an unknown time."""
+    return tuple(
+        offer
+        if (hold := holds.get(offer.node_type.name)) is None
+        else replace(
+            offer, room=0, blocked_kind=hold.kind, blocked_message=hold.message, blocked_until=math.inf
+        )
+        for offer in offers
+    )

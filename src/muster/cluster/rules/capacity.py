@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from muster.base.forecast import RunningTrial, trials_by_node
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.expected_work import ExpectedWork, everyone_forecasts, expected_work
-from muster.cluster.held_types import TypeHold, effective_holds, held_types, hold_offers, problem_of
 from muster.cluster.model import (
     ClusterSpec,
     Constraint,
@@ -24,6 +23,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import Reason
+from muster.cluster.planner.offers import TypeHold, effective_holds, held_types, hold_offers, problem_of
 from muster.cluster.planner.pack import PlannedDemand, offers_of, request_of
 from muster.cluster.planner.request import PackNode, PackRequest, labels_of
 from muster.cluster.rules.draft import Draft, is_head

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from muster.cluster.backoff import after_failure, as_requested, is_blocked
 from muster.cluster.budget_policy import NEXT_CHECKPOINT_S
-from muster.cluster.held_types import held_types, problem_of
 from muster.cluster.model import (
     NEEDS_USER_ACTION,
     FailureKind,
@@ -21,6 +20,7 @@ from muster.cluster.model import (
     health_key,
 )
 from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.planner.offers import held_types, problem_of
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState

@@ -9,7 +9,6 @@ from muster.config.document import Document
 from muster.config.load import Plain
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError
-from muster.providers.aws.tags import with_access
 from muster.providers.kind import (
     RAY_START,
     SSH,
@@ -68,7 +67,7 @@ KIND = ProviderKind(
     sizes=imported_from(".aws.sizes", "InstanceSizes"),
     check=_check,
     place=lambda config: f"AWS ({config.provider.region})",
-    with_access=with_access,
+    with_access=imported_from(".aws.tags", "with_access"),
     makes_key=True,
     prepare=imported_from(".aws.account", "prepare"),
     made_by_prepare=imported_from(".aws.account", "made_beside"),

@@ -77,14 +77,14 @@ def tags_are_merged_and_read_at_once(subject: ProviderSubject) -> str:
 @check(2)
 def a_listing_by_tags_matches_all_of_them(subject: ProviderSubject) -> str:
     provider = provider_with_tags(subject, OF_MANAGER)
-    red = subject.create(provider, colour="red", size="big")
-    blue = subject.create(provider, colour="blue", size="big")
+    red = subject.create(provider, color="red", size="big")
+    blue = subject.create(provider, color="blue", size="big")
     asked: list[tuple[dict[str, str], list[str]]] = [
-        ({"colour": "red"}, red),
+        ({"color": "red"}, red),
         ({"size": "big"}, red + blue),
-        ({"colour": "blue", "size": "big"}, blue),
-        ({"colour": "red", "size": "small"}, []),
-        ({"colour": "re"}, []),
+        ({"color": "blue", "size": "big"}, blue),
+        ({"color": "red", "size": "small"}, []),
+        ({"color": "re"}, []),
         ({"nobody-has": "this"}, []),
     ]
     for filters, expected in asked:
