@@ -415,8 +415,9 @@ class SpendAddsUp:
         if not missed or (is_known and record.state is not _S.TERMINATED):
             return
         since = max(missed[0], self._given_back[record.instance_id]) if is_known else missed[0]
-        # A head is not terminated: its record ends once its node is given up, a grace after that.
-        due = since + cluster.spec.spec.timeouts.listing_grace_s * (1 + (machine.kind is NodeKind.HEAD))
+        # A head is not terminated: its record ends once its node is given up, a grace after that. Each of the
+        # two waits may have a gap in it, of which a grace counts.
+        due = since + cluster.spec.spec.timeouts.listing_grace_s * (1 + 2 * (machine.kind is NodeKind.HEAD))
         due += cluster.stood_still_s(since)  # the grace is counted by the controller's clock
         if sum(due < at < now for at in missed) > MOST_OVERDUE:
             yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"

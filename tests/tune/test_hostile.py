@@ -210,6 +210,9 @@ class Full:
     def load(self):
         return None
 
+    def snapshot(self, *saved):
+        pass
+
     def close(self):
         pass
 

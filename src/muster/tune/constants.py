@@ -60,6 +60,7 @@ RAY_TUNE_CALLBACKS | | Import paths of more callbacks, comma-separated; made wit
 RAY_USE_TLS, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT | | Encryption on Ray, as for Ray.
 TRAIN_COPY_DIRECTORY_CHECKPOINTS_INSTEAD_OF_MOVING | 0 | Always on: muster copies reported checkpoints.
 MUSTER_HOME | ~/.muster | Where the files of clusters are.
+MUSTER_LOG_FORMAT | text | json: the monitor writes its log as one JSON object per line.
 MUSTER_NOTICES_ADDRESS | | Where a node reads interruption notices, instead of the cloud's address.
 MUSTER_PAGE | 0 | 1: every run serves its dashboard, as with RunConfig(page=True).
 """

@@ -256,6 +256,10 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
         if instance.provisional or instance.state in _WAITED_FOR or not lives:
             instance = _without_blind_time(draft, instance, looked_at, _patience_s(draft, instance, lives))
             draft.decided.listed_at = draft.now
+        elif (
+            instance.instance_id in draft.decided.unreported
+        ):  # its node may be lost, as a replaced head's is
+            draft.decided.listed_at = draft.now
         if not _is_gone(draft, instance, lives):
             if instance.missing_since is None:
                 draft.amend(instance, missing_since=draft.now)
