@@ -253,12 +253,10 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
     for known in missing:
         instance = known
         lives = None in alive or instance.node_id in alive or instance.cloud_id in alive
-        if instance.provisional or instance.state in _WAITED_FOR or not lives:
+        is_waited_for = instance.provisional or instance.state in _WAITED_FOR or not lives
+        if is_waited_for:
             instance = _without_blind_time(draft, instance, looked_at, _patience_s(draft, instance, lives))
-            draft.decided.listed_at = draft.now
-        elif (
-            instance.instance_id in draft.decided.unreported
-        ):  # its node may be lost, as a replaced head's is
+        if is_waited_for or instance.instance_id in draft.decided.unreported:  # as a replaced head's node is
             draft.decided.listed_at = draft.now
         if not _is_gone(draft, instance, lives):
             if instance.missing_since is None:
