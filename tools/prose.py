@@ -116,7 +116,7 @@ def sentences(page: Path) -> Iterator[Sentence]:
 def _sentences_of(page: Path, line: int, block: str) -> Iterator[Sentence]:
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"^\s*(?:[-*]|\d+\.|>)\s", "", block))
     plain = re.sub(r"`[^`]*`", "CODE", " ".join(plain.split()))
-    for part in re.split(r"(?<=[.!?])\s+(?=[A-Z*\"(])", plain):
+    for part in re.split(r"(?<=[.!?])\s+(?=[A-Z*\"(]|muster )", plain):
         if len(part.split()) > 2:
             yield Sentence(page, line, part)
 
