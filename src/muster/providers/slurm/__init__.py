@@ -1,0 +1,1 @@
+"""The provider kind `slurm`: Ray nodes are Slurm jobs."""

@@ -1,0 +1,1 @@
+"""What muster knows of Slurm: its commands as a wire, and what they print as values."""

@@ -1,0 +1,145 @@
+"""SlurmConfig holds what a user says about pilot jobs, checked when it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from muster.errors import public
+from muster.slurm.jobs import limit_s
+
+_MEMORY = re.compile(r"^(\d+)([KMGT]?)B?$", re.IGNORECASE)
+_UNITS = {"K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_OURS = (
+    "--array",
+    "-a",
+    "--comment",
+    "--output",
+    "-o",
+    "--job-name",
+    "-J",
+    "--signal",
+    "--parsable",
+    "--wrap",
+)
+
+
+@public
+@dataclass(kw_only=True)
+class SlurmConfig:
+    """Pilot jobs of an experiment on Slurm, for `RunConfig(engine=SlurmConfig(...))`.
+
+    Args:
+        partition: Partition of the pilots. Default: the site's.
+        account: Account that the pilots are charged to. Default: yours.
+        qos: Quality of service. Default: the site's.
+        time: Time limit of one pilot as `sbatch --time` reads it ("2:00:00", "90" minutes), or a timedelta.
+            Default: the partition's.
+        gres: Generic resources of one pilot, e.g. "gpu:a100:2". Default: the GPUs of one trial.
+        constraint: Features that the nodes must have.
+        pilot_cpus: CPUs of one pilot. Default: those of one trial.
+        pilot_memory: Memory of one pilot, e.g. "16G". Default: that of one trial, else the site's.
+        max_pilots: Pilots at a time, at most.
+        setup: Shell lines that run in the job before Python, e.g. ["module load cuda"].
+        extra: Further options of `sbatch`, e.g. ["--exclude=n7"].
+        python: Command that runs Python in the job. Default: the interpreter of the driver.
+        reconnect_s: Seconds that a pilot waits for its driver to come back before it leaves.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | int | timedelta | None = None
+    gres: str | None = None
+    constraint: str | None = None
+    pilot_cpus: int | None = None
+    pilot_memory: str | None = None
+    max_pilots: int = 8
+    setup: Sequence[str] = field(default_factory=list)
+    extra: Sequence[str] = field(default_factory=list)
+    python: str | None = None
+    reconnect_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in ("partition", "account", "qos", "gres", "constraint", "pilot_memory", "python"):
+            self._check(name, getattr(self, name) is None or isinstance(getattr(self, name), str), "a string")
+        for name in ("setup", "extra"):
+            given = getattr(self, name)
+            is_list = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+            self._check(name, is_list, "a list of strings")
+        if isinstance(self.time, timedelta):
+            self.time = _slurm_time(self.time.total_seconds())
+        self._check(
+            "time", self.time is None or bool(self.time_s), 'a time limit such as "2:00:00", or "90" minutes'
+        )
+        for name, least in (("pilot_cpus", 1), ("max_pilots", 1), ("reconnect_s", 0)):
+            given = getattr(self, name)
+            is_number = isinstance(given, int | float) and not isinstance(given, bool) and given >= least
+            self._check(name, given is None or is_number, f"a number, {least} or more")
+        self._check(
+            "pilot_memory", self.pilot_memory is None or bool(self.memory_bytes), 'a size such as "16G"'
+        )
+        for option in self.extra:
+            ours = option.partition("=")[0] in _OURS
+            self._check(
+                "extra", not ours, f"options that muster does not set itself ({option.partition('=')[0]})"
+            )
+
+    def _check(self, name: str, is_right: bool, wanted: str) -> None:
+        if not is_right:
+            raise ValueError(f"SlurmConfig({name}={getattr(self, name)!r}): must be {wanted}")
+
+    @property
+    def time_s(self) -> float | None:
+        """The time limit of a pilot in seconds, where one is given."""
+        return None if self.time is None else limit_s(str(self.time))
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory of a pilot in bytes, where it is given; a bare number is megabytes, as for `sbatch`."""
+        found = _MEMORY.match(self.pilot_memory or "")
+        return None if found is None else int(found[1]) * _UNITS[found[2].upper()]
+
+    @property
+    def gpus(self) -> int | None:
+        """How many GPUs `gres` names; None without `gres`."""
+        return None if self.gres is None else gpus_in(self.gres)
+
+
+def place_options(config: SlurmConfig) -> list[str]:
+    """Return the options of `sbatch` that say where a job runs and for how long.
+
+    Example:
+        >>> place_options(SlurmConfig(partition="gpu", time="2:00:00"))
+        ['--partition=gpu', '--time=2:00:00']
+    """
+    given = {
+        "partition": config.partition,
+        "account": config.account,
+        "qos": config.qos,
+        "time": config.time,
+        "constraint": config.constraint,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def gpus_in(gres: str) -> int:
+    """Return how many GPUs a list of generic resources names.
+
+    Example:
+        >>> gpus_in("gpu:a100:2"), gpus_in("gpu"), gpus_in("shard:4,gpu:1"), gpus_in("license:3")
+        (2, 1, 1, 0)
+    """
+    total = 0
+    for entry in gres.split(","):
+        name, *rest = entry.removeprefix("gres/").removeprefix("gres:").split("(")[0].split(":")
+        if name == "gpu":
+            total += int(rest[-1]) if rest and rest[-1].isdigit() else 1
+    return total
+
+
+def _slurm_time(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
