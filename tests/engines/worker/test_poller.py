@@ -10,7 +10,7 @@ from muster.engines.worker.handle import SPINS, SpinThenWait
 
 @pytest.fixture
 def polls(monkeypatch):
-    """Returns how often each of several waits polled when nothing came, on so many processors."""
+    """Return how often each of several waits polled when nothing came, on so many processors."""
 
     def waited(processors: int, times: int) -> list[int]:
         monkeypatch.setattr(handle, "cpu_count", lambda: processors)

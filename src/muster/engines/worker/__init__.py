@@ -1,1 +1,1 @@
-"""Runs trials in processes, and holds the driver's handle on them; shared by the local and the Ray engine."""
+"""Run trials in processes, and holds the driver's handle on them; shared by the local and the Ray engine."""

@@ -19,10 +19,11 @@ _CONTINUE = frame(FrameKind.CONTINUE)
 
 
 class WorkerChannel:
-    """A WorkerChannel carries frames to and from the driver."""
+    """Carries frames to and from the driver."""
 
-    def __init__(self, *, beat_s: float) -> None:
+    def __init__(self, *, beat_s: float, has_reaper: bool = True) -> None:
         self._beat_s = beat_s
+        self.has_reaper = has_reaper  # a process of muster is above, and ends what this one leaves
         self.is_watched = False
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
@@ -31,14 +32,14 @@ class WorkerChannel:
         self._polls: dict[int, Callable[[float], object]] = {}
 
     def expect(self, read_fd: int) -> None:
-        """Prepares a poller for this descriptor, so that a fork which connects to it has less to do."""
+        """Prepare a poller for this descriptor, so that a fork which connects to it has less to do."""
         if read_fd not in self._polls:
             answers = select.poll()
             answers.register(read_fd, select.POLLIN)
             self._polls[read_fd] = answers.poll
 
     def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
-        """Takes this end of the pipes, before anything else is called."""
+        """Take this end of the pipes, before anything else is called."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._parent_pid = parent_pid
@@ -46,7 +47,7 @@ class WorkerChannel:
         self._poll = self._polls[read_fd]
 
     def receive(self) -> Frame:
-        """Returns the next frame; when the driver is gone, this process ends with everything it started."""
+        """Return the next frame; when the driver is gone, this process ends with everything it started."""
         frames = self._frames
         while not frames:
             data = os.read(self._read_fd, _CHUNK)
@@ -56,7 +57,7 @@ class WorkerChannel:
         return frames.popleft()
 
     def wait_for_continue(self) -> bool:
-        """Waits for the answer to a report; returns False when `receive` must be called for it."""
+        """Wait for the answer to a report; return False when `receive` must be called for it."""
         if self._frames:
             return False
         self.spinner.poll(self._poll)
@@ -73,8 +74,16 @@ class WorkerChannel:
             while (sent := os.write(self._write_fd, data)) < len(data):
                 data = data[sent:]
 
+    @property
+    def read_fd(self) -> int:
+        return self._read_fd
+
+    def has_frame(self) -> bool:
+        """Return whether `receive` would return at once."""
+        return self.has_received(-1) or bool(self._frames)
+
     def has_received(self, kind: int) -> bool:
-        """Returns whether a frame of this kind has arrived; takes nothing away and does not wait."""
+        """Return whether a frame of this kind has arrived; takes nothing away and does not wait."""
         while select.select([self._read_fd], [], [], 0)[0]:
             data = os.read(self._read_fd, _CHUNK)
             if not data:
@@ -83,7 +92,7 @@ class WorkerChannel:
         return any(known == kind for known, _ in self._frames)
 
     def take(self, kind: int) -> list[bytes]:
-        """Returns the payloads of the frames of this kind that have arrived, and does not wait."""
+        """Return the payloads of the frames of this kind that have arrived, and does not wait."""
         if not self.has_received(kind):
             return []
         found = [payload for known, payload in self._frames if known == kind]
@@ -91,7 +100,7 @@ class WorkerChannel:
         return found
 
     def watch(self) -> None:
-        """Starts the thread that sends heartbeats, and ends this process when the driver has ended.
+        """Start the thread that sends heartbeats, and ends this process when the driver has ended.
 
         A thread makes a new process half as expensive again, so forked workers start it in trials that last.
         """
@@ -112,7 +121,7 @@ class WorkerChannel:
 
 
 def end_group() -> NoReturn:
-    """Ends this process and everything it started, at once."""
+    """End this process and everything it started, at once."""
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

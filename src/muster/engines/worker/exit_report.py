@@ -1,4 +1,4 @@
-"""Makes a worker's ExitReport: an exception becomes kind, message, traceback and pickle."""
+"""Make a worker's ExitReport: an exception becomes kind, message, traceback and pickle."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from muster.base.untrusted import message_text
 from muster.engines.worker.protocol import ExitReport
 from muster.engines.worker.run_trainable import IMPORT_OURS, CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
-from muster.errors import hide_frames
+from muster.errors import NeverReported, hide_frames
 from muster.host.machine import environment
 
 MESSAGE_LINES = 20
 
 
 class CodeUnreadable(Exception):
-    """A CodeUnreadable means that the trainable or its config cannot be unpickled in this process."""
+    """The trainable or its config cannot be unpickled in this process."""
 
 
 def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitReport:
-    """Returns the report of a trial that raised."""
+    """Return the report of a trial that raised."""
     cause = error.__cause__ if isinstance(error, CodeUnreadable) and error.__cause__ else error
     hide_frames(cause)
     _explain_relative_path(cause)
@@ -35,7 +35,7 @@ def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitRep
 
 
 def _explain_relative_path(error: BaseException) -> None:
-    """Adds where a file was looked for: most scripts open files beside them, and trials work elsewhere."""
+    """Add where a file was looked for: most scripts open files beside them, and trials work elsewhere."""
     name = error.filename if isinstance(error, FileNotFoundError) else None
     home = environment().get("TUNE_ORIG_WORKING_DIR", "")
     is_here = not home or environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") == "0"
@@ -49,12 +49,12 @@ def _explain_relative_path(error: BaseException) -> None:
 
 
 def _explain_old_report(error: BaseException) -> None:
-    """Adds what to write to the errors of `report(loss=0.5)` and `ray.train.report`; a right call is free."""
+    """Add what to write to the errors of `report(loss=0.5)` and `ray.train.report`; a right call is free."""
     text = message_text(error)
     if type(error) is TypeError and text.startswith("report() got an unexpected keyword argument "):
         name = text.rpartition(" ")[2]
         error.args = (f"{text}: metrics are given in one dict, report({{{name}: ...}})",)
-    elif type(error) is TypeError and text.startswith("report() takes 1 positional argument but"):
+    elif type(error) is TypeError and text.startswith("report() takes from 0 to 1 positional"):
         error.args = (f"{text}: write report({{'loss': ...}}, checkpoint=...)",)
     elif type(error) is RuntimeError and "outside of a Ray Train training function" in text:
         name = text.partition("`")[2].partition("`")[0]
@@ -62,7 +62,7 @@ def _explain_old_report(error: BaseException) -> None:
 
 
 def shortened(text: str) -> str:
-    """Returns the first line and, up to 20 lines, the last ones, because the error stands at the end."""
+    """Return the first line and, up to 20 lines, the last ones, because the error stands at the end."""
     lines = text.splitlines()
     if len(lines) <= MESSAGE_LINES:
         return text
@@ -71,6 +71,7 @@ def shortened(text: str) -> str:
 
 _KINDS: dict[type[BaseException], str] = {
     MemoryError: "out-of-memory",
+    NeverReported: "never-reported",
     ResetRefused: "reset-refused",
     CheckpointMissing: "start",
     UnsendableResult: "unpicklable",
@@ -80,7 +81,7 @@ _KINDS: dict[type[BaseException], str] = {
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Returns the traceback without muster's frames at the top; all of it when nothing else is left."""
+    """Return the traceback without muster's frames at the top; all of it when nothing else is left."""
     here = trace
     while here is not None and "muster.engines." in here.tb_frame.f_globals.get("__name__", ""):
         here = here.tb_next

@@ -1,4 +1,4 @@
-"""Makes a TrialFailure from a worker's report, from the kernel's, or from what the engine did itself."""
+"""Make a TrialFailure from a worker's report, from the kernel's, or from what the engine did itself."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _HELPER_DIED = "the fork server has died, and this trial with it"
 
 
 class ExitReader:
-    """An ExitReader separates kills for lack of memory from other kills, by the kernel's counter."""
+    """Separates kills for lack of memory from other kills, by the kernel's counter."""
 
     def __init__(self, oom_kills: Callable[[], int]) -> None:
         self._oom_kills = oom_kills
         self._seen = oom_kills()
 
     def failure_of_status(self, status: int | None, note: str = "") -> TrialFailure:
-        """Returns the failure of a process that ended without a report; a status of None was not seen."""
+        """Return the failure of a process that ended without a report; a status of None was not seen."""
         if note:
             return TrialFailure(kind=Kind.START, message=note)
         if status is None:
@@ -47,7 +47,7 @@ class ExitReader:
 
 
 def reported_failure(report: ExitReport) -> TrialFailure | None:
-    """Returns the failure in the worker's own report; None when there is none."""
+    """Return the failure in the worker's own report; None when there is none."""
     if report.kind is None:
         return None
     return TrialFailure(
@@ -56,13 +56,13 @@ def reported_failure(report: ExitReport) -> TrialFailure | None:
 
 
 def exit_code_failure(code: int) -> TrialFailure:
-    """Returns the failure of a process that left with an exit code."""
+    """Return the failure of a process that left with an exit code."""
     message = f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
     return TrialFailure(kind=Kind.EXITED, message=message)
 
 
 def signal_failure(number: int, traceback: str = "") -> TrialFailure:
-    """Returns the failure of a process that a signal ended."""
+    """Return the failure of a process that a signal ended."""
     name = next((each.name for each in signal.Signals if each == number), "?")
     message = f"killed by signal {number:d} ({name})"
     return TrialFailure(kind=Kind.KILLED, message=message, traceback=traceback)

@@ -1,4 +1,4 @@
-"""Holds what the engine knows about one process and about one trial, and the pipes to it."""
+"""Hold what the engine knows about one process and about one trial, and the pipes to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPED_S = 2.0  # a driver that did not look for so long was stopped, by a sign
 
 
 class WorkerHandle:
-    """A WorkerHandle is one worker process as the driver sees it."""
+    """One worker process as the driver sees it."""
 
     def __init__(self, token: int, read_fd: int, write_fd: int, *, now: float) -> None:
         self.token = token
@@ -44,7 +44,7 @@ class WorkerHandle:
         self.end_fd = -1  # a descriptor that is readable when the process has ended
 
     def look(self, now: float) -> None:
-        """Notes what the process does, besides sending frames, that counts as activity.
+        """Note what the process does, besides sending frames, that counts as activity.
 
         That is processor time, and in a process without heartbeats also being able to run: a trial deep in C
         code sends none, but works. What a debugger has stopped is a user's to continue.
@@ -55,7 +55,7 @@ class WorkerHandle:
         self.is_stopped = seen is not None and seen.is_stopped
 
     def read(self) -> Sequence[Frame] | None:
-        """Returns frames that have arrived; None at the end of the stream, or when the connection broke."""
+        """Return frames that have arrived; None at the end of the stream, or when the connection broke."""
         try:
             data = os.read(self.read_fd, _CHUNK)
         except BlockingIOError:
@@ -65,7 +65,7 @@ class WorkerHandle:
         return self.frames.feed(data) if data else None
 
     def write(self, data: bytes | memoryview) -> bool:
-        """Sends without waiting; returns False when a part has to wait for `flush`."""
+        """Send without waiting; return False when a part has to wait for `flush`."""
         if self.outbox:
             self.outbox = bytes(self.outbox) + data
             return False
@@ -96,7 +96,7 @@ class WorkerHandle:
 
 
 class Grant(NamedTuple):
-    """A Grant is what one trial was given; it goes back to `ResourcePool.free` exactly once."""
+    """What one trial was given; it goes back to `ResourcePool.free` exactly once."""
 
     units: Mapping[str, int]
     gpu_units: Mapping[str, int]  # GPU id -> units of it
@@ -107,7 +107,7 @@ class Grant(NamedTuple):
 
 
 class TrialRun:
-    """A TrialRun is one StartTrial that no TrialExited has answered yet."""
+    """One StartTrial that no TrialExited has answered yet."""
 
     def __init__(self, command: StartTrial) -> None:
         self.command = command
@@ -125,13 +125,13 @@ class TrialRun:
         self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None
-        self.ordered_at = 0.0  # when its process was given the order
+        self.received_at = 0.0  # when its process got the order, as far as known
         self.ended_at: float | None = None  # of one that ended while this process was stopped
         self.info: PreemptionInfo | None = None  # what was announced to it about its machine
         self.has_warned = False  # that its process is stopped
 
     def answer(self, running: int) -> bytes:
-        """Returns what lets a trial continue: how long its results may wait, longer the more trials run."""
+        """Return what lets a trial continue: how long its results may wait, longer the more trials run."""
         _, least_s, most_s, _ = self.command.buffering
         return frame(FrameKind.CONTINUE, pack(max(least_s, min(most_s, running // 10))))
 
@@ -141,7 +141,7 @@ _MOST_MISSES = 8  # then one try in 255
 
 
 class SpinThenWait:
-    """A SpinThenWait decides whether one waiting place spins before it sleeps."""
+    """Decides whether one waiting place spins before it sleeps."""
 
     __slots__ = ("_misses", "_skip")
 
@@ -151,7 +151,7 @@ class SpinThenWait:
         self._skip = 0 if cpu_count() > 1 else -1
 
     def poll(self, poll: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the poller gives
-        """Returns what `poll(0)` found, or something false: then it is time to sleep."""
+        """Return what `poll(0)` found, or something false: then it is time to sleep."""
         if self._skip:
             if self._skip > 0:
                 self._skip -= 1
@@ -167,19 +167,19 @@ class SpinThenWait:
         return None
 
     def skip_next(self) -> None:
-        """Sleeps at once the next time."""
+        """Sleep at once the next time."""
         self._skip = self._skip or 1
 
 
 def is_readable(fd: int) -> bool:
-    """Returns whether a descriptor is readable now; any number of it will do, unlike for `select`."""
+    """Return whether a descriptor is readable now; any number of it will do, unlike for `select`."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(0))
 
 
 class Poller:
-    """A Poller reports which descriptors are ready."""
+    """Reports which descriptors are ready."""
 
     def __init__(self) -> None:
         self._is_epoll = hasattr(select, "epoll")
@@ -193,7 +193,7 @@ class Poller:
         self._poller.register(fd, select.POLLOUT)
 
     def set_writing(self, fd: int, *, writing: bool) -> None:
-        """Watches one descriptor for reading always, and for writing when something waits to be written."""
+        """Watch one descriptor for reading always, and for writing when something waits to be written."""
         self._poller.modify(fd, select.POLLIN | (select.POLLOUT if writing else 0))
 
     def forget(self, fd: int) -> None:

@@ -1,4 +1,4 @@
-"""Runs in the process of a trial: waits for orders, runs one trial after the other, reports how each ended.
+"""Run in the process of a trial: waits for orders, runs one trial after the other, reports how each ended.
 
 Entered from the fork server after a fork (`become`), or as a new interpreter (`main`).
 """
@@ -21,6 +21,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.base.untrusted import message_text
 from muster.engines.worker.channel import WorkerChannel
+from muster.engines.worker.child_reports import ChildReports, path_in, sockets_of
 from muster.engines.worker.exit_report import CodeUnreadable, failed_exit
 from muster.engines.worker.output import Output, flush
 from muster.engines.worker.protocol import ExitReport, StartOrder, open_config, read_order
@@ -30,6 +31,7 @@ from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
 from muster.host.die_with_parent import adopt_orphans, die_with_parent
 from muster.session.progress import Signature
+from muster.session.report import OUTER_RANKS, REPORT_TO, note_trial_process, outer_ranks
 from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
 
@@ -57,7 +59,7 @@ class ForkOrigin:
         self._variables = dict(_variables())
 
     def new_imports(self, own: Mapping[str, str]) -> bytes:
-        """Returns the installed modules imported since and changed variables except `own`; b"" if few."""
+        """Return the installed modules imported since and changed variables except `own`; b"" if few."""
         if len(sys.modules) < self._count + _FEW_IMPORTS or sys.path != self._path:
             return b""
         modules = [*sys.modules.items()][self._count :]
@@ -69,12 +71,12 @@ class ForkOrigin:
         return pack((names, self._changed(own)))
 
     def _changed(self, own: Mapping[str, str]) -> dict[bytes, bytes | None]:
-        now, skip = _variables(), {os.fsencode(name) for name in own}
+        now, skip = _variables(), {os.fsencode(name) for name in (*own, REPORT_TO, OUTER_RANKS)}
         names = [name for name in {**self._variables, **now} if name not in skip]
         return {name: now.get(name) for name in names if now.get(name) != self._variables.get(name)}
 
     def can_import(self, names: Sequence[str], variables: Mapping[bytes, bytes | None]) -> bool:
-        """Imports that; returns whether the fork server may do so too, that is, whether forks remain safe.
+        """Import that; returns whether the fork server may do so too, that is, whether forks remain safe.
 
         Nor may the trial have changed the environment before, unless the imports themselves do.
         """
@@ -85,7 +87,7 @@ class ForkOrigin:
 
 
 def import_all(names: Sequence[str]) -> None:
-    """Imports what can be imported; a trial that needs the rest reports it."""
+    """Import what can be imported; a trial that needs the rest reports it."""
     for name in names:
         try:
             __import__(name)
@@ -94,7 +96,7 @@ def import_all(names: Sequence[str]) -> None:
 
 
 class ProcessReset:
-    """A ProcessReset remembers the state of this process, and restores it after a trial."""
+    """Remembers the state of this process, and restores it after a trial."""
 
     def __init__(self, own_threads: int) -> None:
         self._environment = dict(machine.environment())
@@ -103,7 +105,7 @@ class ProcessReset:
         self._threads = threading.active_count() - own_threads
 
     def restore(self) -> None:
-        """Undoes what the last trial changed."""
+        """Undo what the last trial changed."""
         if _variables() != self._variables:
             environment = machine.environment()
             for name in environment.keys() - self._environment.keys():
@@ -116,12 +118,12 @@ class ProcessReset:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def left_running(self, own_threads: int) -> bool:
-        """Returns whether the last trial left threads or processes."""
+        """Return whether the last trial left threads or processes."""
         return threading.active_count() > self._threads + own_threads or has_children()
 
 
 def return_to(home: str) -> None:
-    """Changes back to the directory where the process started; to the root when that was deleted."""
+    """Change back to the directory where the process started; to the root when that was deleted."""
     try:
         os.chdir(home)
     except OSError:
@@ -129,7 +131,7 @@ def return_to(home: str) -> None:
 
 
 def has_children() -> bool:
-    """Returns whether this process has children, ended ones that were not waited for included.
+    """Return whether this process has children, ended ones that were not waited for included.
 
     On Linux also those of its descendants whose parent has ended: it has adopted them.
     """
@@ -143,7 +145,7 @@ def has_children() -> bool:
 
 
 def _variables() -> Mapping[Any, Any]:
-    """Returns the environment as it is stored, which compares a hundred times faster than when decoded."""
+    """Return the environment as it is stored, which compares a hundred times faster than when decoded."""
     variables = machine.environment()
     return getattr(variables, "_data", variables)
 
@@ -152,7 +154,7 @@ Address = tuple[str, str]  # hostname, node_ip
 
 
 class Worker:
-    """A Worker serves trials until it is ordered to quit, or one of them fails.
+    """Serves trials until it is ordered to quit, or one of them fails.
 
     The fork server makes it before it forks: a child then only connects its channel.
     """
@@ -171,16 +173,24 @@ class Worker:
         self._address = address
         self._transfer = transfer
         self._output = Output()
+        self._began_at = 0.0  # when it got the order of its trial
         self._instance: ClassRun | None = None
         self._latest: TrialSession | None = None  # of the trial that runs, or ran last
         self._reset: ProcessReset | None = None  # only in processes that may serve another trial
         self.origin: ForkOrigin | None = None  # only in forks
+        variables = machine.environment()
+        variables.update(outer_ranks(variables))
+        self._sockets = sockets_of(variables)
         self._start_dir = machine.working_directory()
         self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
     def serve(self) -> None:
-        """Handles frames until there is nothing more to do."""
+        """Handle frames until there is nothing more to do."""
         self._location = (os.getpid(), *self._address)
+        note_trial_process()
+        path = path_in(self._sockets)
+        machine.environment()[REPORT_TO] = path
+        self._reports = ChildReports(path)
         while True:
             kind, payload = self.channel.receive()
             if kind == FrameKind.TRAINABLE:
@@ -191,7 +201,7 @@ class Worker:
                 is_safe = self.origin.can_import(*unpack(payload))
                 self.channel.send(frame(FrameKind.IMPORTED, payload if is_safe else b""))
             elif kind == FrameKind.START:
-                began_at = self._clock.monotonic()
+                self._began_at = self._clock.monotonic()
                 try:
                     order = read_order(payload)
                     report = self._trial(order)
@@ -204,7 +214,7 @@ class Worker:
                     imports = b"" if self.origin is None else self.origin.new_imports(order.env)
                     if imports and report.kind is None:
                         self.channel.send(frame(FrameKind.IMPORTED, imports))
-                report = report._replace(took_s=self._clock.monotonic() - began_at)
+                report = report._replace(took_s=self._clock.monotonic() - self._began_at)
                 self.channel.send(frame(FrameKind.EXITED, pack(tuple(report))))
                 if not report.stays:
                     return
@@ -248,7 +258,7 @@ class Worker:
         return ExitReport(is_done=True, stays=order.stays_when_done and self._is_as_before())
 
     def _is_as_before(self) -> bool:
-        """Returns whether another trial may use this process; an instance may have threads, by intent."""
+        """Return whether another trial may use this process; an instance may have threads, by intent."""
         if self._reset is None:
             return False
         self._reset.restore()
@@ -256,7 +266,7 @@ class Worker:
 
     def _own_threads(self) -> int:
         transfer_threads = 0 if self._transfer is None else self._transfer.own_threads()
-        return int(self.channel.is_watched) + transfer_threads
+        return int(self.channel.is_watched) + self._reports.own_threads + transfer_threads
 
     def _run(self, order: StartOrder, session: TrialSession) -> None:
         try:
@@ -281,10 +291,15 @@ class Worker:
             run.train(session, order.trial_dir, made)
         else:
             self._send_started(is_function=True)
-            run_function(trainable, config, session)
+            self._reports.serve(session)
+            try:
+                run_function(trainable, config, session)
+            finally:
+                self._reports.serve(None)
 
     def _send_started(self, *, is_function: bool) -> None:
-        self.channel.send(frame(FrameKind.STARTED, pack((*self._location, is_function))))
+        took_s = self._clock.monotonic() - self._began_at
+        self.channel.send(frame(FrameKind.STARTED, pack((*self._location, is_function, took_s))))
 
     def _enter_trial_dir(self, order: StartOrder) -> None:
         if order.env:
@@ -298,7 +313,7 @@ class Worker:
             os.chdir(order.trial_dir)
 
     def _clean_up(self) -> None:
-        """Calls the instance's `cleanup`, which may ask of which trial it is: the last one."""
+        """Call the instance's `cleanup`, which may ask of which trial it is: the last one."""
         if self._instance is None or self._latest is None:
             return
         token = install(self._latest, whole_process=True)
@@ -311,7 +326,7 @@ class Worker:
 
 
 def become(worker: Worker) -> NoReturn:
-    """Serves as a worker in this process, and ends it."""
+    """Serve as a worker in this process, and ends it."""
     code = 0
     try:
         worker.serve()
@@ -324,7 +339,7 @@ def become(worker: Worker) -> NoReturn:
 
 
 def stop_on_sigterm() -> None:
-    """Makes SIGTERM raise TrialStopped from now on, in forks too."""
+    """Make SIGTERM raise TrialStopped from now on, in forks too."""
     signal.signal(signal.SIGTERM, _raise_stopped)
 
 
@@ -337,20 +352,20 @@ _log_handlers: list[Any] = []
 
 
 def note_log_handlers(handlers: Any) -> None:  # noqa: ANN401 - private to `logging`
-    """Keeps an exit function from shutting `logging` down, in this process and its forks."""
+    """Keep an exit function from shutting `logging` down, in this process and its forks."""
     atexit.unregister(sys.modules["logging"].shutdown)
     _log_handlers[:] = [handlers]
 
 
 def run_exit_functions() -> None:
-    """Runs exit functions as the interpreter does; `logging` flushes its handlers last, if there are any."""
+    """Run exit functions as the interpreter does; `logging` flushes its handlers last, if there are any."""
     atexit._run_exitfuncs()
     if _log_handlers and len(_log_handlers[0]) > 1:
         sys.modules["logging"].shutdown()
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process as an interpreter would, without waiting for threads that user code left behind."""
+    """End the process as an interpreter would, without waiting for threads that user code left behind."""
     try:
         run_exit_functions()
     finally:
@@ -359,7 +374,7 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Serves as a worker in a new interpreter: `sys.argv` is path, pipes, trainables, heartbeat, parent."""
+    """Serve as a worker in a new interpreter: `sys.argv` is path, pipes, trainables, heartbeat, parent."""
     read_fd, write_fd, trainables_fd = (int(text) for text in sys.argv[2:5])
     beat_s, parent_pid = float(sys.argv[5]), int(sys.argv[6])
     die_with_parent(parent_pid)

@@ -1,4 +1,4 @@
-"""Redirects a trial's output to its files, or puts the trial's name before each line that it prints.
+"""Redirect a trial's output to its files, or puts the trial's name before each line that it prints.
 
 Files are redirected by descriptor: C code and child processes are captured too. Used in the worker; nothing
 passes through memory, so nothing can fill it.
@@ -16,7 +16,7 @@ _NEXT_LINE = re.compile(r"([\r\n]+)(?=[^\r\n])")
 
 
 class NamedLines:
-    """A NamedLines is a text stream that puts a name before each line; all else is the stream's own."""
+    """A text stream that puts a name before each line; all else is the stream's own."""
 
     def __init__(self, stream: Any, name: str) -> None:  # noqa: ANN401 - whatever sys.stdout is
         self._stream, self._name, self._is_new = stream, f"({name}) ", True
@@ -37,14 +37,14 @@ class NamedLines:
 
 
 class Output:
-    """An Output points descriptors 1 and 2 at a trial's files, and back."""
+    """Points descriptors 1 and 2 at a trial's files, and back."""
 
     def __init__(self) -> None:
         self._original: tuple[int, int] | None = None
         self._streams: tuple[Any, Any] | None = None
 
     def begin(self, name: str, trial_dir: str, files: tuple[str | None, str | None]) -> None:
-        """Sends a trial's output to its files; what has no file stays, with the trial's name before it."""
+        """Send a trial's output to its files; what has no file stays, with the trial's name before it."""
         self.redirect(trial_dir, files)
         self._streams = streams = (sys.stdout, sys.stderr)
         if files[0] is None and streams[0] is not None:
@@ -53,7 +53,7 @@ class Output:
             sys.stderr = NamedLines(streams[1], name)
 
     def redirect(self, trial_dir: str, files: tuple[str | None, str | None]) -> None:
-        """Sends standard output and error to these files of the trial; None: where they went before."""
+        """Send standard output and error to these files of the trial; None: where they went before."""
         if files == (None, None) and self._original is None:
             return
         flush()
@@ -79,7 +79,7 @@ class Output:
 
 
 def flush() -> None:
-    """Writes out what Python still buffers; a closed or full target is ignored."""
+    """Write out what Python still buffers; a closed or full target is ignored."""
     for stream in (sys.stdout, sys.stderr):
         try:  # noqa: SIM105 - `suppress` costs each new process more than the rest of this
             stream.flush()

@@ -1,4 +1,4 @@
-"""Defines the messages between driver and worker: StartOrder and ExitReport. Pure."""
+"""Define the messages between driver and worker: StartOrder and ExitReport. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.base.framing import FrameKind, frame, pack, portable, unpack, unpick
 
 
 class ExitReport(NamedTuple):
-    """An ExitReport is a worker's account of how a trial ended."""
+    """A worker's account of how a trial ended."""
 
     is_done: bool
     stays: bool  # the process can serve another trial
@@ -25,7 +25,7 @@ Bundles = tuple[list[dict[str, float]], str]
 
 
 class StartOrder(NamedTuple):
-    """A StartOrder is everything a worker needs to know about one trial."""
+    """Everything a worker needs to know about one trial."""
 
     trial_id: str
     trial_name: str
@@ -46,7 +46,7 @@ class StartOrder(NamedTuple):
 
 
 def write_order(order: StartOrder) -> bytes:
-    """Returns a START frame; raises what pickling raises."""
+    """Return a START frame; raise what pickling raises."""
     config, metrics = portable(order.config), portable(order.checkpoint_metrics)
     if config is not order.config or metrics is not order.checkpoint_metrics:
         order = order._replace(config=config, checkpoint_metrics=metrics)
@@ -54,7 +54,7 @@ def write_order(order: StartOrder) -> bytes:
 
 
 def read_order(payload: bytes) -> StartOrder:
-    """Returns the order in a START frame; its config may still be a pickle, see `open_config`."""
+    """Return the order in a START frame; its config may still be a pickle, see `open_config`."""
     order = StartOrder(*unpack(payload))
     if order.checkpoint_metrics is None:
         return order
@@ -62,6 +62,6 @@ def read_order(payload: bytes) -> StartOrder:
 
 
 def open_config(order: StartOrder) -> dict[str, Any]:
-    """Returns a config of the trial's own; raises what unpickling, which runs user code, raises."""
+    """Return a config of the trial's own; raises what unpickling, which runs user code, raises."""
     config = unpickle(order.config)
     return config if type(config) is dict else dict(config)

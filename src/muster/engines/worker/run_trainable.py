@@ -1,4 +1,4 @@
-"""Runs one trainable inside a worker: a function to its end, a class step by step until it is stopped.
+"""Run one trainable inside a worker: a function to its end, a class step by step until it is stopped.
 
 Classes are known by their methods (setup, step, save_checkpoint, load_checkpoint, reset_config, cleanup); the
 constructor takes the config and calls setup, as Ray's does.
@@ -11,13 +11,14 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from numbers import Number
 from types import GeneratorType
 from typing import Any
 
 from muster.engines.worker.session import Saved, TrialSession, refuse_tensors
+from muster.session import older
 from muster.session.progress import Signature, fill_result
 from muster.session.publish import (
     deleted_on_failure,
@@ -28,28 +29,27 @@ from muster.session.publish import (
 )
 from muster.session.session import current
 
-DICT_CHECKPOINT = "_dict_checkpoint.pkl"
 IMPORT_OURS = "import it from muster (`muster compat SCRIPT --write` changes the imports)"
 _RAYS_SESSION = "ray.train._internal.session"
 
 
 class ResetRefused(Exception):
-    """A ResetRefused means that a class trainable cannot take another config in the same process."""
+    """A class trainable cannot take another config in the same process."""
 
 
 class CheckpointMissing(Exception):
-    """A CheckpointMissing means that the checkpoint to continue from does not exist any more."""
+    """The checkpoint to continue from does not exist any more."""
 
 
 def run_function(function: Callable[[Any], Any], config: dict[str, Any], session: TrialSession) -> None:
-    """Calls the function, and reports what it returns or yields too."""
+    """Call the function, and report what it returns or yields too."""
     refuse_rays_session()
     session.begin()
     report_output(function(config), session.report)
 
 
 def report_output(output: object, report: Callable[[dict[str, Any]], None]) -> None:
-    """Reports what a function trainable returned, or yields."""
+    """Report what a function trainable returned, or yields."""
     if isinstance(output, GeneratorType):
         for value in output:
             _report_value(value, report)
@@ -71,13 +71,13 @@ def _report_value(value: object, report: Callable[[dict[str, Any]], None]) -> No
 
 
 class ClassRun:
-    """A ClassRun holds an instance of a class trainable; it lives as long as the process, through resets."""
+    """Holds an instance of a class trainable; it lives as long as the process, through resets."""
 
     def __init__(self, kind: Callable[..., Any], config: dict[str, Any]) -> None:
         self._trainable = kind(config=config)
 
     def reset(self, config: dict[str, Any]) -> None:
-        """Takes another config, or raises ResetRefused."""
+        """Take another config, or raise ResetRefused."""
         reset_config = getattr(self._trainable, "reset_config", None)
         self._trainable.config = config
         if reset_config is None or not reset_config(config):
@@ -87,17 +87,12 @@ class ClassRun:
             )
 
     def load(self, path: str) -> None:
-        """Hands a checkpoint to load_checkpoint: the dict that was saved, or the directory."""
+        """Hand a checkpoint to load_checkpoint."""
         require_checkpoint(path)
-        saved = os.path.join(path, DICT_CHECKPOINT)
-        if os.path.exists(saved):
-            with open(saved, "rb") as stream:
-                self._trainable.load_checkpoint(pickle.load(stream))
-        else:
-            self._trainable.load_checkpoint(path)
+        self._trainable.load_checkpoint(read_saved(path))
 
     def train(self, session: TrialSession, trial_dir: str, who: Signature) -> None:
-        """Runs step after step, until a stop raises."""
+        """Run step after step, until a stop raises."""
         session.on_save = lambda is_optional: self._save(session, trial_dir, is_optional)
         log_result = getattr(self._trainable, "log_result", None)
         # The public base class has one that does nothing: not worth filling in every result here too.
@@ -113,18 +108,19 @@ class ClassRun:
             session.report(result)
 
     def _save(self, session: TrialSession, trial_dir: str, is_optional: bool) -> Saved:
-        """Lets the trainable save itself; on a full disk again, until there is room."""
-        index, name = session.next_checkpoint()
+        """Let the trainable save itself; on a full disk again, until there is room."""
+        who, (index, name) = type(self._trainable).__name__, session.next_checkpoint()
         partial = staging_path(trial_dir, name)
         try:
             answer = when_there_is_room(lambda: self._answer(partial), trial_dir)
             with deleted_on_failure(partial), explained(name, partial):
-                path = when_there_is_room(lambda: _published(answer, partial, trial_dir, name), trial_dir)
+                when_there_is_room(lambda: write_answer(answer, partial, who), trial_dir)
+                path = when_there_is_room(lambda: publish_staged(partial, trial_dir, name), trial_dir)
             session.note_checkpoint(index, path)
         except (NotImplementedError, OSError) as error:
             if not is_optional:
                 raise
-            return None, str(error) or f"{type(self._trainable).__name__} has no save_checkpoint"
+            return None, str(error) or f"{who} has no save_checkpoint"
         return index, ""
 
     def _answer(self, partial: str) -> object:
@@ -139,35 +135,43 @@ class ClassRun:
 
 
 def require_checkpoint(path: str) -> None:
-    """Raises CheckpointMissing when a local directory does not exist; other places are checked when read."""
+    """Raise CheckpointMissing when a local directory does not exist; other places are checked when read."""
     if "://" not in path and not os.path.isdir(path):
         raise CheckpointMissing(f"the checkpoint {path} does not exist any more")
 
 
-def _published(answer: object, partial: str, trial_dir: str, name: str) -> str:
-    _write_answer(answer, partial)
-    return publish_staged(partial, trial_dir, name)
-
-
-def _write_answer(answer: object, folder: str) -> None:
+def write_answer(answer: object, folder: str, who: str) -> None:
+    """Complete the checkpoint in `folder`, given what `save_checkpoint(folder)` returned."""
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "save_checkpoint deleted its directory", folder)
-    if isinstance(answer, dict):
+    place = os.path.relpath(answer, folder) if isinstance(answer, str) else ""
+    if isinstance(answer, Mapping):
         from muster.base.framing import pickled
 
-        file = os.path.join(folder, DICT_CHECKPOINT)
+        file = os.path.join(folder, older.DICT_CHECKPOINT)
         with deleted_on_failure(file), open(file, "wb") as stream:
-            stream.write(pickled(answer))
-    elif isinstance(answer, str) and os.path.normpath(answer) != os.path.normpath(folder):
-        raise ValueError(f"save_checkpoint got {folder} and returned {answer}; return the same, or a dict")
-    elif answer is not None and not isinstance(answer, str):
-        raise TypeError(
-            f"save_checkpoint must return a dict, its directory or None, not {type(answer).__name__}"
-        )
+            stream.write(pickled(dict(answer)))
+    elif place and place != "." and not place.startswith(os.pardir) and older.is_on():
+        older.keep_returned_file(place, folder, who)
+    elif place not in ("", "."):
+        fix = "write the files into the given directory and return it, or return a dict"
+        raise ValueError(f"{who}.save_checkpoint was given {folder} and returned {answer}; {fix}")
+    elif answer is not None and not place:
+        kind = type(answer).__name__
+        raise TypeError(f"{who}.save_checkpoint returned a {kind}; return a dict, its directory or nothing")
+
+
+def read_saved(folder: str) -> Any:  # noqa: ANN401 - a user's dict
+    """Return the argument of load_checkpoint: the dict that was saved, else the directory."""
+    saved = os.path.join(folder, older.DICT_CHECKPOINT)
+    if not os.path.exists(saved):
+        return older.returned_path(folder)
+    with open(saved, "rb") as stream:
+        return pickle.load(stream)
 
 
 class _RaysSession:
-    """A _RaysSession guards Ray's session when a trial imports it; a finder of modules."""
+    """Guards Ray's session when a trial imports it; a finder of modules."""
 
     @classmethod
     def find_spec(cls, name: str, *_: object) -> Any:  # noqa: ANN401 - a ModuleSpec with its loader changed
@@ -182,7 +186,7 @@ class _RaysSession:
 
 
 def refuse_rays_session() -> None:
-    """Makes Ray's own `report` and `get_checkpoint` raise in a trial, where Ray only warns, once."""
+    """Make Ray's own `report` and `get_checkpoint` raise in a trial, where Ray only warns, once."""
     module: Any = sys.modules.get(_RAYS_SESSION)
     warns = getattr(module, "log_once", None)
     if module is None and _RaysSession not in sys.meta_path:

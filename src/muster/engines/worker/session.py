@@ -23,26 +23,26 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 
 class CheckpointTransfer(Protocol):
-    """A CheckpointTransfer brings checkpoints to and from a node; one per process, one trial at a time."""
+    """Brings checkpoints to and from a node; one per process, one trial at a time."""
 
     def prepare(self, order: StartOrder) -> StartOrder:
-        """Fetches the checkpoint to start from, and returns the order with directories of this node."""
+        """Fetch the checkpoint to start from, and return the order with directories of this node."""
 
     def clear_leftovers(self, name: str) -> None:
-        """Deletes what an earlier attempt left under this name, before a checkpoint of it is made."""
+        """Delete what an earlier attempt left under this name, before a checkpoint of it is made."""
 
     def keep(self, path: str) -> None:
-        """Stores a complete checkpoint, before the driver learns of it; raises why it could not."""
+        """Store a complete checkpoint, before the driver learns of it; raises why it could not."""
 
     def finish(self) -> None:
-        """Ends the transfer for a trial, however it ended; never raises."""
+        """End the transfer for a trial, however it ended; never raises."""
 
     def own_threads(self) -> int:
-        """Returns how many threads of this process are its own, and not left behind by a trial."""
+        """Return how many threads of this process are its own, and not left behind by a trial."""
 
 
 class ReportBuffer:
-    """A ReportBuffer keeps at most `length` frames until they are due, the first for at most `age_s`.
+    """Keeps at most `length` frames until they are due, the first for at most `age_s`.
 
     A checkpoint is due at multiples of `every`: reports before it are sent first. The driver may change the
     age: it grows with the number of trials, between the least and the most of `StartTrial.buffering`.
@@ -54,7 +54,7 @@ class ReportBuffer:
         self._since = 0.0
 
     def add(self, report: bytes, *, iteration: int, now: float, is_urgent: bool) -> bytes:
-        """Returns all frames that have to be sent now, in order; nothing when the report may wait."""
+        """Return all frames that have to be sent now, in order; nothing when the report may wait."""
         if not self._frames:
             self._since = now
         self._frames.append(report)
@@ -87,11 +87,11 @@ MAX_RESULT_DEPTH, MAX_RESULT_VALUES, MAX_RESULT_BYTES = 100, 1_000_000, 16_000_0
 
 
 class UnsendableResult(TypeError):
-    """An UnsendableResult means that a reported value cannot leave the trial's process."""
+    """A reported value cannot leave the trial's process."""
 
 
 class TrialSession:
-    """A TrialSession is one trial's side of the lock-step protocol."""
+    """One trial's side of the lock-step protocol."""
 
     def __init__(
         self,
@@ -137,6 +137,22 @@ class TrialSession:
             storage=order.storage,
         )
 
+    def describe(self) -> dict[str, Any]:
+        """Return names, directory, resources and checkpoint of the trial, for its other processes."""
+        order, resources = self._order, PlacementGroupFactory(*self._order.bundles)
+        return {
+            "experiment_name": order.experiment_name,
+            "trial_name": order.trial_name,
+            "trial_id": order.trial_id,
+            "trial_dir": order.trial_dir,
+            "resources": {
+                "bundles": order.bundles[0],
+                "strategy": order.bundles[1],
+                "required_resources": dict(resources.required_resources),
+            },
+            "checkpoint": None if self._checkpoint is None else self._checkpoint.path,
+        }
+
     def get_checkpoint(self) -> Checkpoint | None:
         return self._checkpoint
 
@@ -160,7 +176,7 @@ class TrialSession:
             self._note(payload)
 
     def _note(self, payload: bytes) -> None:
-        """Notes what is announced; a notice that is only repeated stays answered."""
+        """Note what is announced; a notice that is only repeated stays answered."""
         told = unpack(payload)
         info = None if told is None else PreemptionInfo(*told)
         if info != self._info:
@@ -169,56 +185,81 @@ class TrialSession:
                 self._leaves_at = self._clock.monotonic() + info.left_s(self._clock.now())
 
     def watch_usage(self) -> None:
-        """Adds to every result how busy the machine is."""
+        """Add to every result how busy the machine is."""
         self._usage = UsageMonitor()
 
     def end(self) -> None:
-        """Ends the session, however the trial ended."""
+        """End the session, however the trial ended."""
         if self._usage is not None:
             self._usage.stop()
 
     def begin(self) -> None:
-        """Starts the time of the first iteration."""
+        """Start the time of the first iteration."""
         self._resumed_at = self._clock.monotonic()
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
         elapsed_s = self._clock.monotonic() - self._resumed_at
         if _forks[0] != self._forks:
-            raise RuntimeError("report() was called in a process that the trial forked; call it in the trial")
+            _report_from_fork(metrics, checkpoint)
+            return
         with self._turn:
-            if self.stopped:
-                raise TrialStopped
-            if self._usage is not None:
-                metrics = {**metrics, RESULT_KEY: self._usage.take()}
-            body = self._sendable(metrics)
-            index = None if checkpoint is None else self._publish(checkpoint)
-            now = self._clock.now()
-            stamp = self.progress.advance(metrics, elapsed_s=elapsed_s, now=now)
-            if stamp[4] > LASTING_S and not self._channel.is_watched:
-                self._channel.watch()
-            if self.on_result is not None:
-                self.on_result(metrics, stamp, now)
-            self._last_report_saved = index
-            self._has_answered |= index is not None
-            report = frame(FrameKind.REPORT, pack((body, index, now, stamp)))
-            if len(report) > MAX_RESULT_BYTES:
-                size, most = len(report) / 1e6, MAX_RESULT_BYTES / 1e6
-                raise UnsendableResult(
-                    f"the reported result has {size:.0f} MB, and at most {most:.0f} MB are sent: "
-                    "report numbers, and put large values into a checkpoint"
-                )
-            if self._buffer is not None:
-                report = self._buffered(self._buffer, report, metrics, index)
-            self._send(report)
+            self._send(self._composed(metrics, checkpoint, elapsed_s))
             self._resumed_at = self._clock.monotonic()
 
+    def post(self, results: Iterable[tuple[Mapping[str, Any], Checkpoint | None]]) -> bool:
+        """Send results without waiting; return whether an answer follows, which `take_answer` takes."""
+        frames = b""
+        for metrics, checkpoint in results:
+            now = self._clock.monotonic()
+            frames += self._composed(metrics, checkpoint, now - self._resumed_at)
+            self._resumed_at = now
+        if frames:
+            self._channel.send(frames)
+        return bool(frames)
+
+    def take_answer(self) -> bool:
+        """Handle what the driver has sent; return whether the trial may continue, raise when it must stop."""
+        may_continue = False
+        while self._channel.has_frame():
+            may_continue |= self._handle(*self._channel.receive())
+        return may_continue
+
+    @property
+    def channel(self) -> WorkerChannel:
+        return self._channel
+
+    def _composed(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, elapsed_s: float) -> bytes:
+        """Return the frame of one result; with a buffer, all that have to be sent now."""
+        if self.stopped:
+            raise TrialStopped
+        if self._usage is not None:
+            metrics = {**metrics, RESULT_KEY: self._usage.take()}
+        body = self._sendable(metrics)
+        index = None if checkpoint is None else self.publish(checkpoint)
+        now = self._clock.now()
+        stamp = self.progress.advance(metrics, elapsed_s=elapsed_s, now=now)
+        if stamp[4] > LASTING_S and not self._channel.is_watched:
+            self._channel.watch()
+        if self.on_result is not None:
+            self.on_result(metrics, stamp, now)
+        self._last_report_saved = index
+        self._has_answered |= index is not None
+        report = frame(FrameKind.REPORT, pack((body, index, now, stamp)))
+        if len(report) > MAX_RESULT_BYTES:
+            size, most = len(report) / 1e6, MAX_RESULT_BYTES / 1e6
+            raise UnsendableResult(
+                f"the reported result has {size:.0f} MB, and at most {most:.0f} MB are sent: "
+                "report numbers, and put large values into a checkpoint"
+            )
+        return report if self._buffer is None else self._buffered(self._buffer, report, metrics, index)
+
     def flush(self) -> None:
-        """Sends the reports that wait, because the trial's code has ended."""
+        """Send the reports that wait, because the trial's code has ended."""
         if self._buffer is not None and not self.stopped:
             self._send(self._buffer.take())
 
     def _send(self, reports: bytes) -> None:
-        """Sends reports, and waits for the answer."""
+        """Send reports, and wait for the answer."""
         if reports:
             self._channel.send(reports)
             if not self._channel.wait_for_continue():
@@ -244,24 +285,33 @@ class TrialSession:
             raise UnsendableResult(_unpicklable_message(metrics, error)) from error
 
     def _wait(self) -> None:
-        while True:
-            kind, payload = self._channel.receive()
-            if kind == FrameKind.CONTINUE:
-                if payload and self._buffer is not None:
-                    self._buffer.age_s = unpack(payload)
-                return
-            if kind == FrameKind.STOP:
-                self.stopped = True
-                self.stays_when_stopped = unpack(payload)
-                raise TrialStopped
-            if kind == FrameKind.NOTICE:
-                self._note(payload)
-            elif kind == FrameKind.SAVE:
-                saved = self.on_save(unpack(payload))
-                self._has_answered |= saved[0] is not None
-                self._channel.send(frame(FrameKind.SAVED, pack(saved)))
+        while not self._handle(*self._channel.receive()):
+            pass
 
-    def _publish(self, checkpoint: Any) -> int:  # noqa: ANN401 - checked here
+    def _handle(self, kind: int, payload: bytes) -> bool:
+        """Handle one frame of the driver; return whether it lets the trial continue."""
+        if kind == FrameKind.CONTINUE:
+            if payload and self._buffer is not None:
+                self._buffer.age_s = unpack(payload)
+            return True
+        if kind == FrameKind.STOP:
+            self.stopped = True
+            self.stays_when_stopped = unpack(payload)
+            raise TrialStopped
+        if kind == FrameKind.NOTICE:
+            self._note(payload)
+        elif kind == FrameKind.SAVE:
+            saved = self.on_save(unpack(payload))
+            self._has_answered |= saved[0] is not None
+            self._channel.send(frame(FrameKind.SAVED, pack(saved)))
+        return False
+
+    @property
+    def last_saved(self) -> int | None:
+        """The number of the checkpoint of the last result; None when it had none."""
+        return self._last_report_saved
+
+    def publish(self, checkpoint: Any) -> int:  # noqa: ANN401 - checked here
         if not isinstance(checkpoint, Checkpoint):
             fault = ray_object_hint(checkpoint) or "must be a Checkpoint; use Checkpoint.from_directory"
             raise TypeError(f"report(checkpoint={checkpoint!r}): {fault}")
@@ -279,7 +329,7 @@ class TrialSession:
         return index
 
     def next_checkpoint(self) -> tuple[int, str]:
-        """Returns number and name of the checkpoint that is about to be made."""
+        """Return number and name of the checkpoint that is about to be made."""
         index = self.checkpoint_index + 1
         name = checkpoint_name(index)
         if self._transfer is not None:
@@ -287,7 +337,7 @@ class TrialSession:
         return index, name
 
     def note_checkpoint(self, index: int, path: str) -> int:
-        """Records that the checkpoint of this number is in place."""
+        """Record that the checkpoint of this number is in place."""
         if self._transfer is not None:
             self._transfer.keep(path)
         self.checkpoint_index = index
@@ -295,8 +345,17 @@ class TrialSession:
         return index
 
 
+def _report_from_fork(metrics: Mapping[str, Any], checkpoint: Checkpoint | None) -> None:
+    from muster.session.child import child_session  # only where a trial forks
+
+    session = child_session()
+    if session is None:
+        raise RuntimeError("report() was called in a process that the trial forked; call it in the trial")
+    session.report(metrics, checkpoint)
+
+
 def refuse_endless(metrics: Mapping[str, Any]) -> None:
-    """Raises UnsendableResult for a result that contains itself, or is too deep or large to be a result."""
+    """Raise UnsendableResult for a result that contains itself, or is too deep or large to be a result."""
     if SCALARS.issuperset(map(type, metrics.values())):
         return
     left = MAX_RESULT_VALUES
@@ -321,14 +380,14 @@ def _contained(value: object) -> Iterable[object]:
 
 
 def refuse_tensors(metrics: object) -> None:
-    """Raises ValueError for a torch tensor anywhere inside: the driver would have to import torch."""
+    """Raise ValueError for a torch tensor anywhere inside: the driver would have to import torch."""
     torch = sys.modules.get("torch")
     if torch is not None and _holds(metrics, torch.Tensor):
         raise ValueError("a torch tensor was reported; report numbers: call .item() or .tolist() on it first")
 
 
 def numbers_for_arrays(value: Any) -> Any:  # noqa: ANN401 - a result, or a value in it
-    """Returns a result with a number for each array of one element; storing would make it a list."""
+    """Return a result with a number for each array of one element; storing would make it a list."""
     if type(value) is dict:
         return {key: numbers_for_arrays(item) for key, item in value.items()}
     if getattr(value, "ndim", 0) and getattr(value, "size", 0) == 1 and hasattr(value, "item"):

@@ -9,19 +9,19 @@ from typing import Any
 
 
 class TrainableCache:
-    """A TrainableCache maps names to trainables."""
+    """Maps names to trainables."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
         self._opened: dict[str, Any] = {}
 
     def put(self, name: str, blob: bytes) -> None:
-        """Stores a pickled trainable; a later one of the same name replaces the earlier."""
+        """Store a pickled trainable; a later one of the same name replaces the earlier."""
         self._blobs[name] = blob
         self._opened.pop(name, None)
 
     def get(self, name: str) -> Any:  # noqa: ANN401 - a function or class of the user
-        """Returns the trainable; raises what unpickling raises, and KeyError for an unknown name."""
+        """Return the trainable; raise what unpickling raises, and KeyError for an unknown name."""
         if name not in self._opened:
             if name not in self._blobs:
                 raise KeyError(f"no trainable is registered as {name!r}")
@@ -30,7 +30,7 @@ class TrainableCache:
 
     @contextmanager
     def lent(self, name: str, trainable: Any) -> Iterator[None]:  # noqa: ANN401 - as above
-        """Adds a trainable for the duration of the block."""
+        """Add a trainable for the duration of the block."""
         self._opened[name] = trainable
         try:
             yield
@@ -38,7 +38,7 @@ class TrainableCache:
             del self._opened[name]
 
     def load_all(self) -> None:
-        """Opens all that can be opened, so that their imports are done; the rest fails where it is used."""
+        """Open all that can be opened, so that their imports are done; the rest fails where it is used."""
         for name in self._blobs:
             try:
                 self.get(name)

@@ -1,0 +1,1 @@
+"""Implements `muster tune run`."""

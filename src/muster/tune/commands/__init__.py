@@ -1,0 +1,1 @@
+"""Trials that are commands: the template, its checks, and what runs a command in a trial's process."""

@@ -1,0 +1,96 @@
+"""Find the checkpoints that a command writes: which is the newest, and whether it is complete."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from typing import NamedTuple
+
+from muster.session.checkpoint import Checkpoint
+
+SETTLED_S = 1.0  # a checkpoint that has not changed for so long is complete
+_FILE = "command_file"  # in the metadata: the checkpoint is this one file
+
+
+class Seen(NamedTuple):
+    """One file or directory as it was at one time."""
+
+    path: str
+    modified_ns: int
+    files: tuple[tuple[str, int, int], ...]  # name, size, time
+
+
+class CheckpointFinder:
+    """Looks at what a pattern matches; what was there before the command is not a checkpoint of it."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._taken = {path: seen.modified_ns for path in self._paths() if (seen := _look(path)) is not None}
+        self._watched: tuple[Seen, float] | None = None
+
+    def _paths(self) -> list[str]:
+        folder, name = os.path.split(self._pattern)
+        if name == "*" and os.path.isdir(folder) and not os.listdir(folder):
+            return []  # the usual case, at every result
+        return [path.rstrip("/") for path in glob.glob(self._pattern)]
+
+    def newest(self) -> Seen | None:
+        """Return the newest entry that was not taken as it is now."""
+        seen = [each for path in self._paths() if (each := _look(path)) is not None]
+        new = [each for each in seen if self._taken.get(each.path) != each.modified_ns]
+        return max(new, key=lambda each: (each.modified_ns, each.path), default=None)
+
+    def is_complete(self, seen: Seen, now: float) -> bool:
+        """Return whether it was renamed into place, or has not changed for a second."""
+        if _was_renamed(seen.path):
+            return True
+        if self._watched is None or self._watched[0] != seen:
+            self._watched = (seen, now)
+        return now - self._watched[1] >= SETTLED_S
+
+    def take(self, seen: Seen, staging: str) -> Checkpoint:
+        """Return a checkpoint to publish; a single file gets a directory."""
+        self._taken[seen.path] = seen.modified_ns
+        if os.path.isdir(seen.path):
+            return Checkpoint(seen.path)
+        shutil.rmtree(staging, ignore_errors=True)
+        os.makedirs(staging)
+        shutil.copy2(seen.path, staging)
+        made = Checkpoint(staging)
+        made.set_metadata({_FILE: os.path.basename(seen.path)})
+        return made
+
+
+def resume_path(checkpoint: Checkpoint | None) -> str:
+    """Return what a command continues from: the directory or file that it wrote; "" for none."""
+    if checkpoint is None:
+        return ""
+    path = os.path.abspath(checkpoint.path if checkpoint._is_local else checkpoint.to_directory())
+    name = Checkpoint(path).get_metadata().get(_FILE)
+    return os.path.join(path, name) if name else path
+
+
+def _look(path: str) -> Seen | None:
+    try:
+        if not os.path.isdir(path):
+            found = os.stat(path)
+            return Seen(path, found.st_mtime_ns, ((path, found.st_size, found.st_mtime_ns),))
+        files = []
+        for folder, _, names in os.walk(path):
+            for name in sorted(names):
+                found = os.stat(os.path.join(folder, name))
+                files.append((os.path.join(folder, name), found.st_size, found.st_mtime_ns))
+        newest = max([os.stat(path).st_mtime_ns, *(time for _, _, time in files)])
+    except OSError:
+        return None  # it changes just now
+    return Seen(path, newest, tuple(files)) if files else None
+
+
+def _was_renamed(path: str) -> bool:
+    """Return whether its name is younger than its content: a rename changes only the time of the inode."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return found.st_ctime_ns > found.st_mtime_ns

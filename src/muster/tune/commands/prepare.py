@@ -1,0 +1,200 @@
+"""Prepare the command of one trial: its words, its environment, its files; starts it and explains its end."""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from muster.engines.worker.session import TrialSession
+from muster.errors import CommandError, NeverReported
+from muster.host import machine
+from muster.host.atomic_write import atomic_write
+from muster.host.tree_guard import start_guarded
+from muster.session.report import REPORT_TO
+from muster.tune.commands.checkpoints import resume_path
+from muster.tune.commands.command import Command
+from muster.tune.commands.output import METRICS
+from muster.tune.commands.template import as_json, fill_word
+
+CONFIG_FILE = "command_config"  # in the directory of the trial: .json, .yaml
+CHECKPOINTS = "command_checkpoints"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that one run of a command needs."""
+
+    words: list[str]
+    env: dict[str, str]
+    cwd: str
+    trial_id: str
+    trial_dir: str
+    report_to: str
+    metrics: tuple[str, ...]
+    paths: list[str]  # of the result files, "" for other ways to report
+    checkpoint_pattern: str
+    stop_command: list[str]
+    is_guarded: bool  # nobody else ends what it starts: it runs below a guard
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the command in a new session; CommandError when it cannot be started."""
+        make = start_guarded if self.is_guarded else subprocess.Popen
+        try:
+            return make(
+                self.words,
+                cwd=self.cwd,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise CommandError(self._why_not_started(error), fix=self._fix()) from None
+        except ValueError as error:
+            fix = "remove NUL bytes from its arguments"
+            raise CommandError(f"{self.words[0]}: {error}", fix=fix) from None
+
+    def _why_not_started(self, error: OSError) -> str:
+        node = machine.hostname()
+        if not os.path.isdir(self.cwd):
+            return f"{self.cwd}: the directory of the command does not exist on {node}"
+        return f"{self.words[0]}: {error.strerror} on {node} (PATH={self.env.get('PATH', '')})"
+
+    def _fix(self) -> str:
+        if not os.path.isdir(self.cwd):
+            return "send it with `muster submit` or a runtime_env, or use a shared storage"
+        return "install it there, or use its full path"
+
+    def signal(self, process: subprocess.Popen[bytes], name: str) -> None:
+        """Signal the command's process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.Signals[name])
+
+    def failure(self, code: int, last_lines: str) -> CommandError:
+        """Return the error of a command that failed."""
+        how = f"ended with exit code {code}"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += f", perhaps out of memory (kills by the kernel so far: {machine.oom_kills()})"
+        what = f"the command of trial {self.trial_id} {how}"
+        shown = f"{what}; its last lines:\n{last_lines}\n" if last_lines else ""
+        return CommandError(f"{shown}{what}; the whole output: {self._log_path}", exit_code=code)
+
+    @property
+    def _log_path(self) -> str:
+        return os.path.join(self.trial_dir, "output.log")
+
+    def silence(self, code: int, seen: list[str], last_lines: str) -> CommandError:
+        """Return the error of a command that ended well without a result."""
+        wanted = " and ".join(self.metrics) or "a result"
+        found = f"seen: {', '.join(seen[:20])}" if seen else "no values were seen"
+        last = last_lines.rpartition("\n")[2]
+        return NeverReported(
+            f"the command of trial {self.trial_id} ended with {code} and never reported {wanted} ({found}; "
+            f"last line: {last!r}; the whole output: {self._log_path})",
+            fix="correct the metric, or choose another way with report=",
+            exit_code=code,
+        )
+
+
+def prepare(command: Command, config: dict[str, Any], session: TrialSession) -> Prepared:
+    """Write the files of a run, and fill the placeholders of everything."""
+    about, variables = session.describe(), machine.environment()
+    bundles = [bundle for bundle in about["resources"]["bundles"] if bundle]
+    if len(bundles) > 1 and not session.channel.has_reaper:
+        fix = "ask for one bundle with tune.with_resources"
+        raise CommandError("a command runs on one node, and its trial has several bundles", fix=fix)
+    trial_dir = os.path.abspath(about["trial_dir"])
+    checkpoints = os.path.join(trial_dir, CHECKPOINTS)
+    shutil.rmtree(checkpoints, ignore_errors=True)  # of an earlier attempt, which may have got further
+    os.makedirs(checkpoints)
+    places = {
+        "checkpoint": checkpoints,
+        "resume": resume_path(session.get_checkpoint()),
+        "trial_dir": trial_dir,
+        **{name: str(about[name]) for name in ("trial_id", "trial_name")},
+        "experiment": str(about["experiment_name"]),
+        **_resources(about["resources"]["required_resources"], variables),
+        **_written(command, config, trial_dir),
+        **{f"env:{name}": value for name, value in variables.items()},
+    }
+    if command.uses("port"):
+        places["port"] = str(_free_port())
+    values = command.values(config, places)
+    cwd = "".join(fill_word(command.cwd, values)) if command.cwd else command.home
+    pattern = "".join(fill_word(command.checkpoint, values)) if command.checkpoint else f"{checkpoints}/*"
+    return Prepared(
+        words=command.words(config, places),
+        env=_environment(command, config, places),
+        cwd=os.path.join(command.home, cwd),
+        trial_id=places["trial_id"],
+        trial_dir=trial_dir,
+        report_to=variables[REPORT_TO],
+        metrics=tuple(json.loads(variables.get(METRICS, "[]"))),
+        paths=[
+            os.path.join(command.home, cwd, "".join(fill_word(way.argument, values))) if way.is_file else ""
+            for way in command.report
+        ],
+        checkpoint_pattern=os.path.join(command.home, cwd, pattern),
+        stop_command=[word for text in command.stop_command for word in fill_word(text, values)],
+        is_guarded=not session.channel.has_reaper,
+    )
+
+
+def _environment(command: Command, config: dict[str, Any], places: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **machine.environment(),
+        "MUSTER_TRIAL_ID": places["trial_id"],
+        "MUSTER_TRIAL_NAME": places["trial_name"],
+        "MUSTER_TRIAL_DIR": places["trial_dir"],
+        "MUSTER_EXPERIMENT": places["experiment"],
+        "MUSTER_CONFIG": places["config"],
+        "MUSTER_CHECKPOINT_DIR": places["checkpoint"],
+        "MUSTER_RESUME_FROM": places["resume"],
+        **command.variables(config, places),
+    }
+
+
+def _resources(required: Mapping[str, float], variables: Mapping[str, str]) -> dict[str, str]:
+    gpus = variables.get("CUDA_VISIBLE_DEVICES", "") if required.get("GPU") else ""
+    count = len([part for part in gpus.split(",") if part])
+    return {"gpus": gpus, "ngpus": str(count), "cpus": f"{required.get('CPU', 0.0):g}"}
+
+
+def _written(command: Command, config: dict[str, Any], trial_dir: str) -> dict[str, str]:
+    """Write the config as JSON, and as YAML where the command wants that."""
+    path = os.path.join(trial_dir, f"{CONFIG_FILE}.json")
+    text = as_json(config, "config")
+    atomic_write(path, text.encode())
+    if command.uses("config.wandb"):  # WANDB_SWEEP_PARAM_PATH names such a file
+        values = {key: {"value": value} for key, value in json.loads(text).items()}
+        atomic_write(f"{path[:-5]}.wandb", json.dumps({"wandb_version": 1, **values}).encode())
+        return {"config": path, "config.wandb": f"{path[:-5]}.wandb"}
+    if not command.uses("config.yaml"):
+        return {"config": path}
+    import yaml
+
+    other = os.path.join(trial_dir, f"{CONFIG_FILE}.yaml")
+    atomic_write(other, yaml.safe_dump(json.loads(text), sort_keys=False).encode())
+    return {"config": path, "config.yaml": other}
+
+
+def _free_port() -> int:
+    probe = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    try:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+    finally:
+        probe.close()

@@ -1,0 +1,41 @@
+"""The command of a trial as a line for a shell."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from muster import tune
+from muster.cli.tune.experiment import ExperimentView, command_line
+from muster.errors import ConfigError
+from muster.stores.experiment.summary import TrialSummary
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (tune.command("echo {x} 'a b'"), "echo 1 'a b'"),
+        (tune.command("echo {x} | cat", shell=True), "echo 1 | cat"),
+        (tune.command("echo {x}", env={"A": "b {x}"}), "A='b 1' echo 1"),
+        (tune.command("echo {x}", cwd="/a b"), "cd '/a b' && echo 1"),
+        (tune.command("echo {trial_id} {port} {resume:--resume}"), "echo t1 '{port}'"),
+        (tune.command("echo ${envvar:MUSTER_NOT_SET}"), "echo '$MUSTER_NOT_SET'"),
+    ],
+)
+def test_a_command_is_ready_to_paste(command, line):
+    assert command_line(command, {"x": 1}, {"trial_id": "t1"}) == line
+
+
+def test_the_directory_is_named_where_it_is_another(tmp_path, monkeypatch):
+    command, here = tune.command("echo {x}"), os.getcwd()
+    monkeypatch.chdir(tmp_path)
+    assert command_line(command, {"x": 1}, {}) == f"cd {here} && echo 1"
+
+
+@pytest.mark.parametrize("settings", [{}, {"command": None}, {"command": {"template": 3}}, {"command": "x"}])
+def test_an_experiment_without_a_readable_command_has_none(settings):
+    experiment = ExperimentView("/e", (), settings)
+    assert experiment.command is None
+    with pytest.raises(ConfigError):
+        experiment.command_line(TrialSummary(trial_id="t1", status="TERMINATED"))
