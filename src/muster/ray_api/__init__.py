@@ -1,0 +1,1 @@
+"""Answer `import ray` with muster, where `muster.as_ray` switches it on; `site` holds the `ray` package."""
