@@ -1,4 +1,4 @@
-"""Calls an ASGI application without a socket."""
+"""Call an ASGI application without a socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Answer:
 def ask(
     app, path: str = "/", method: str = "GET", query: str = "", stop_after: int = 0, **headers: str
 ) -> Answer:
-    """Returns the answer; `stop_after`: the client goes away after so many bytes of an endless one."""
+    """Return the answer; `stop_after`: the client goes away after so many bytes of an endless one."""
     named = {name.replace("_", "-"): value for name, value in {"host": "localhost", **headers}.items()}
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
     return ask_raw(app, path, method, query, pairs, stop_after)

@@ -107,7 +107,7 @@ def end_fact(number: int, results: int, *, fails: bool = False, began: float = B
 
 
 def log_results(place: Path, number: int, iterations: range) -> None:
-    """Appends to result.json, as the log writer does."""
+    """Append to result.json, as the log writer does."""
     folder = place / folder_of(number)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "result.json", "a", encoding="utf-8") as stream:
@@ -125,7 +125,7 @@ def open_store(place: Path, **settings: object) -> SqliteTrialStore:
 def write_experiment(
     place: Path, trials: int, results: int, *, began: float = BEGAN, **settings: object
 ) -> Path:
-    """Writes a finished experiment; every eleventh trial failed."""
+    """Write a finished experiment; every eleventh trial failed."""
     with open_store(place, **{"num_samples": trials, **settings}) as store:
         for number in range(trials):
             facts = facts_of_start(number, began)
@@ -140,7 +140,7 @@ def write_experiment(
 def write_cluster(
     root: Path, name: str = "laptop", *, began: float = BEGAN, machines: int = 8
 ) -> ClusterHome:
-    """Writes the ledger of a cluster that is gone: machines that came, worked and went, and one refusal."""
+    """Write the ledger of a cluster that is gone: machines that came, worked and went, and one refusal."""
     home = ClusterHome.of(name, root)
     home.path.mkdir(parents=True)
     with SqliteInstanceStore(home.ledger, clock=ManualClock(began)) as store:
@@ -185,7 +185,7 @@ BUDGET = "$10.00 spent and $2.40 reserved of $40 of this day, $27.60 left, $3.20
 
 
 def keep_up(home: ClusterHome, at: float, forecasts: dict[str, ForecastEntry]) -> None:
-    """Makes a cluster one that is up at `at`, with a budget, whose tuners expect something."""
+    """Make a cluster one that is up at `at`, with a budget, whose tuners expect something."""
     mark = identify(os.getpid())
     write_record(
         home, ClusterRecord(cluster_name="laptop", config="c.yaml", address="127.0.0.1:1", monitor=mark)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from tests.page.samples import (
+    BEGAN,
     end_fact,
     facts_of_start,
     log_results,
@@ -18,6 +20,7 @@ from muster.base.clock import ManualClock
 from muster.errors import StoreError
 from muster.page.experiment_session import ExperimentSession, open_session
 from muster.page.trial_drawer import describe, inside, log_tail
+from muster.trials.events import TrialDecided, TrialExited
 
 
 def look(session: ExperimentSession, clock: ManualClock) -> ExperimentSession:
@@ -42,6 +45,16 @@ def test_a_finished_experiment_is_read_whole(tmp_path: Path):
         "loss",
         "min",
     )
+
+
+def test_a_long_first_look_is_followed_by_the_table_not_by_result_files(tmp_path: Path, monkeypatch):
+    clock, follow = ManualClock(0.0), ExperimentSession._follow
+    monkeypatch.setattr(ExperimentSession, "_follow", lambda self: (follow(self), clock.advance(1.5)))
+    session = open_session(str(write_experiment(tmp_path / "e", 3, 1)), clock=clock)
+    session.refresh()
+    assert session.curves.done == 0
+    look(session, clock)
+    assert session.curves.done == 3
 
 
 def test_what_the_writer_appends_is_a_small_delta(tmp_path: Path):
@@ -92,6 +105,19 @@ def test_a_snapshot_that_came_between_two_looks_loses_nothing(tmp_path: Path):
     )
 
 
+def test_a_stop_that_came_with_a_snapshot_between_two_looks_is_an_early_one(tmp_path: Path):
+    clock = ManualClock(0.0)
+    with open_store(tmp_path, num_samples=3) as store:
+        store.append([*facts_of_start(0), report_fact(0, 1)])
+        session = look(open_session(str(tmp_path), clock=clock), clock)
+        store.append([TrialDecided(trial_id=trial_id(0), at=BEGAN, decision="stopped", reason="it lags")])
+        store.append([TrialExited(trial_id=trial_id(0), at=BEGAN + 9)])  # no result since the last look
+        store.snapshot(b"\x80", {})
+        look(session, clock)
+    table = session.table
+    assert (statuses(session), table.get(0, "ended") + table.zero_time) == (["STOPPED"], BEGAN + 9)
+
+
 def test_looks_without_news_change_nothing(tmp_path: Path):
     clock = ManualClock(0.0)
     session = look(open_session(str(write_experiment(tmp_path / "e", 3, 2)), clock=clock), clock)
@@ -109,6 +135,54 @@ def test_trials_that_ran_when_the_writer_went_away_are_interrupted(tmp_path: Pat
     store.close()
     look(session, clock)
     assert (statuses(session), session.summary()["state"]) == (["INTERRUPTED", "TERMINATED"], "interrupted")
+
+
+def test_an_interrupted_experiment_keeps_the_total_that_was_asked_for(tmp_path: Path):
+    with open_store(tmp_path, num_samples=2, total_trials=60) as store:
+        store.append([*facts_of_start(0), end_fact(0, 0)])
+    summary = open_session(str(tmp_path), clock=ManualClock(0.0)).summary()
+    assert (summary["of"], summary["counts"]) == (60, {"TERMINATED": 1})
+
+
+def test_the_users_note_is_part_of_the_summary(tmp_path: Path):
+    (write_experiment(tmp_path / "e", 1, 1) / "note.txt").write_text("the first try")
+    assert open_session(str(tmp_path / "e"), clock=ManualClock(0.0)).summary()["note"] == "the first try"
+
+
+def test_pilots_on_slurm_are_shown_while_their_driver_runs(tmp_path):
+    folder = write_experiment(tmp_path / "e", 1, 1)
+    (folder / ".slurm").mkdir()
+    (folder / ".slurm" / "pilots.txt").write_text("2 on n1, 1 waiting for Priority")
+    session = open_session(str(folder), clock=ManualClock(0.0))
+    assert session.summary()["pilots"] == ""
+    session._writer = os.getpid()
+    assert session.summary()["pilots"] == "2 on n1, 1 waiting for Priority"
+
+
+def test_an_experiment_whose_fit_raised_has_failed_until_it_is_resumed(tmp_path: Path):
+    clock = ManualClock(0.0)
+    with open_store(tmp_path, num_samples=2, raised="ValueError: odd") as store:
+        store.append([*facts_of_start(0), end_fact(0, 0)])
+    session = open_session(str(tmp_path), clock=clock)
+    assert (session.summary()["state"], session.summary()["raised"]) == ("failed", "ValueError: odd")
+    with open_store(tmp_path, num_samples=2):
+        assert look(session, clock).summary()["state"] == "running"
+
+
+def test_trials_of_a_resumed_experiment_run_at_the_first_look(tmp_path: Path):
+    clock = ManualClock(0.0)
+    with open_store(tmp_path, num_samples=3) as store:
+        store.append(facts_of_start(0))
+    session = look(open_session(str(tmp_path), clock=clock), clock)
+    change = session.table.change
+    with open_store(tmp_path, num_samples=3) as store:
+        clock.advance(0.1)
+        session.refresh()
+        assert (session.delta(change)["summary"]["state"], session.table.change > change) == ("running", True)
+        store.append(facts_of_start(1))
+        clock.advance(0.1)
+        session.refresh()
+        assert statuses(session) == ["INTERRUPTED", "RUNNING"]
 
 
 def test_a_directory_that_is_deleted_meanwhile_leaves_what_was_read(tmp_path: Path):
@@ -167,6 +241,7 @@ def test_the_drawer_explains_a_failure_in_words_and_shows_the_end_of_the_log(tmp
     write_experiment(tmp_path, 6, 3)
     folder = tmp_path / "train_ab12c_00005"
     (folder / "stdout").write_text("x" * 40_000 + "the end")
+    (folder / "note.txt").write_text("look at its data")
     (folder / "checkpoint_000001").mkdir()
     session = open_session(str(tmp_path), clock=ManualClock(0.0))
     shown = describe(session.trial(trial_id(5)), session.path, session.folder_of(trial_id(5)))
@@ -177,6 +252,7 @@ def test_the_drawer_explains_a_failure_in_words_and_shows_the_end_of_the_log(tmp
         True,
     )
     assert shown["logs"]["stdout"].endswith("the end")
+    assert shown["logs"]["note.txt"] == "look at its data"
 
 
 def test_log_tails_stay_inside_the_experiment(tmp_path: Path):

@@ -49,7 +49,7 @@ def test_whole_trials_and_single_facts_make_the_same_table(tmp_path: Path):
 
 
 @pytest.mark.parametrize("saves", [True, False])
-@pytest.mark.parametrize(("decision", "status"), [("paused", "PAUSED"), ("stopped", "TERMINATED")])
+@pytest.mark.parametrize(("decision", "status"), [("paused", "PAUSED"), ("stopped", "STOPPED")])
 def test_a_trial_that_was_paused_is_not_shown_as_done(
     tmp_path: Path, decision: str, status: str, saves: bool
 ):

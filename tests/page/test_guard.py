@@ -8,7 +8,7 @@ import pytest
 from tests.page.asgi import ask, ask_raw
 
 from muster.errors import StoreError
-from muster.page.guard import COOKIE, MAX_HEADER_BYTES, Guard, load_token
+from muster.page.guard import MAX_HEADER_BYTES, Guard, load_token
 
 TOKEN = "t" * 43
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND")
@@ -60,6 +60,29 @@ def test_only_reading_is_allowed(guard: Guard, method: str):
     assert ask(guard, method=method, **bearer()).status == 405
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x_muster_action": "1", "content_length": "20"}, 200),
+        ({"x_muster_action": "1", "content_length": "20", "origin": "http://localhost"}, 200),
+        ({"content_length": "20"}, 403),
+        ({"x_muster_action": "1", "origin": "http://evil.example"}, 403),
+        ({"x_muster_action": "1", "sec_fetch_site": "cross-site", "sec_fetch_mode": "cors"}, 403),
+        ({"x_muster_action": "1", "content_length": "5000"}, 413),
+    ],
+)
+def test_an_action_passes_only_where_it_is_allowed_and_from_this_page(headers: dict, status: int):
+    path = "/api/experiment/x/request"
+    found = [
+        ask(Guard(inner, token=TOKEN, actions=actions), path, "POST", **headers, **bearer()).status
+        for actions in (True, False)
+    ]
+    assert found == [status, 405]
+    allowed = Guard(inner, token=TOKEN, actions=True)
+    assert ask(allowed, path, "POST", x_muster_action="1").status == 401
+    assert ask(allowed, "/api/list", "POST", x_muster_action="1", **bearer()).status == 405
+
+
 @pytest.mark.parametrize("path", ["/", "/api/list", "/static/main.js", "/api/experiment/x/table"])
 def test_nothing_is_shown_without_a_token(guard: Guard, path: str):
     answer = ask(guard, path)
@@ -68,7 +91,10 @@ def test_nothing_is_shown_without_a_token(guard: Guard, path: str):
 
 @pytest.mark.parametrize("given", ["", "x", TOKEN[:-1], TOKEN + "t", "ü" * 10])
 def test_a_wrong_token_is_refused(guard: Guard, given: str):
-    assert (ask(guard, **bearer(given)).status, ask(guard, cookie=f"{COOKIE}={given}").status) == (401, 401)
+    assert (ask(guard, **bearer(given)).status, ask(guard, cookie=f"muster_page_2={given}").status) == (
+        401,
+        401,
+    )
 
 
 def test_a_link_works_once_and_becomes_a_cookie_that_scripts_cannot_read(guard: Guard):
@@ -78,6 +104,20 @@ def test_a_link_works_once_and_becomes_a_cookie_that_scripts_cannot_read(guard: 
     assert (first.status, first.headers["location"], second.status) == (303, "/", 401)
     assert ("HttpOnly" in cookie, "SameSite=Strict" in cookie) == (True, True)
     assert ask(guard, cookie=cookie.partition(";")[0]).text == "inside"
+
+
+def test_the_cookie_is_a_secret_of_this_server_and_not_the_token(guard: Guard):
+    cookie = ask(guard, query=f"launch={guard.new_link()}").headers["set-cookie"].partition(";")[0]
+    next_server = Guard(inner, token=TOKEN)
+    assert (TOKEN in cookie, ask(guard, cookie=f"muster_page_2={TOKEN}").status) == (False, 401)
+    assert (ask(guard, cookie=cookie).status, ask(next_server, cookie=cookie).status) == (200, 401)
+
+
+def test_a_stranger_keeps_no_connection(guard: Guard):
+    assert (ask(guard).headers["connection"], "connection" in ask(guard, **bearer()).headers) == (
+        "close",
+        False,
+    )
 
 
 def test_a_used_link_still_opens_for_the_browser_that_used_it(guard: Guard):

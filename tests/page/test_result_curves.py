@@ -5,9 +5,19 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tests.page.samples import log_results, result_of, write_experiment
 
-from muster.page.result_curves import MAX_RAW_POINTS, CurveBands, ResultReader, ResultRows, rollup, scattered
+from muster.base.clock import ManualClock
+from muster.page.result_curves import (
+    MAX_RAW_POINTS,
+    CurveBands,
+    ResultReader,
+    ResultRows,
+    last_result,
+    rollup,
+    scattered,
+)
 
 
 def rows_of(points: list[tuple[int, float, float]]) -> ResultRows:
@@ -24,8 +34,45 @@ def test_a_rollup_has_the_range_and_the_middle_of_every_iteration():
     found = rollup(rows, "loss")
     assert (found["x"], found["bands"]) == (
         [1.0, 2.0],
-        [[1.0, 2.0], [1.0, 2.0], [21.0, 22.0], [41.0, 42.0], [41.0, 42.0]],
+        [[1.0, 2.0], [5.0, 6.0], [21.0, 22.0], [37.0, 38.0], [41.0, 42.0]],
     )
+
+
+def test_the_bands_are_the_quantiles_of_even_and_odd_counts():
+    values = np.random.default_rng(7).random(31)
+    for count in (1, 2, 3, 4, 30, 31):
+        found = rollup(rows_of([(trial, 1, values[trial]) for trial in range(count)]), "loss")
+        wanted = np.quantile(values[:count].astype(np.float32), (0.0, 0.1, 0.5, 0.9, 1.0))
+        assert [band[0] for band in found["bands"]] == [
+            pytest.approx(each, rel=1e-5) for each in wanted.tolist()
+        ]
+
+
+def test_a_result_that_is_logged_after_its_fact_is_read_then(tmp_path: Path):
+    write_experiment(tmp_path, 1, 2)
+    clock = ManualClock(0.0)
+    reader = ResultReader(str(tmp_path), clock.monotonic)
+    reader.start(["loss"])
+    reader.want(0, "train_ab12c_00000", last_result(result_of(0, 3)))
+    reader.read(1.0)
+    log_results(tmp_path, 0, range(3, 4))
+    clock.advance(0.5)
+    assert (reader.read(1.0), reader.rows.count, reader.behind) == (True, 3, 0)
+
+
+def test_lines_that_a_restart_replaced_are_read_again(tmp_path: Path):
+    write_experiment(tmp_path, 1, 3)
+    reader = ResultReader(str(tmp_path), lambda: 0.0)
+    reader.start(["loss"])
+    reader.want(0, "train_ab12c_00000")
+    reader.read(1.0)
+    file = tmp_path / "train_ab12c_00000" / "result.json"
+    kept = file.read_text().splitlines(True)[0]
+    again = [json.dumps({**result_of(0, each), "loss": 9.0 + each}) + "\n" for each in (2, 3, 4)]
+    file.write_text(kept + "".join(again))
+    reader.want(0, "train_ab12c_00000")
+    reader.read(1.0)
+    assert reader.rows.of(0, "loss")[1][1:] == [11.0, 12.0, 13.0]
 
 
 def test_a_rollup_counts_only_the_trials_that_are_asked_for():
@@ -62,7 +109,7 @@ def test_a_few_new_results_among_a_million_cost_little():
     for trial in range(1, 11):
         rows.add(trial, np.array([[1.0, 0.5]], dtype=np.float32))
         bands.of(rows)
-    assert time.process_time() - before < 1.0  # 0.01 s alone; all of it anew would take 0.5 s
+    assert time.process_time() - before < 1.0  # 0.01 s alone; all of it again would take 0.5 s
 
 
 def test_a_million_results_are_rolled_up_in_a_moment():

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import base64
 import json
+from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
+from tests.page.samples import end_fact, facts_of_start, folder_of, open_store, trial_id
 
-from muster.page.trial_arrays import MAX_COLUMNS, TrialArrays
+from muster.base.clock import ManualClock
+from muster.page.catalog import Catalog
+from muster.page.export import report_data
+from muster.page.trial_arrays import MASK, MAX_COLUMNS, TrialArrays
 
 
 def made(rows: int = 3) -> TrialArrays:
@@ -82,7 +89,7 @@ def test_two_thousand_columns_are_counted_and_the_first_ones_shown():
     table = made(1)
     table.set_many(table.row_of("t0"), "config", {f"p{number}": number for number in range(2000)})
     head = head_of(table.encode({}))
-    assert (len(head["columns"]), head["left_out"]) == (MAX_COLUMNS, 2000 - (MAX_COLUMNS - 13))
+    assert (len(head["columns"]), head["left_out"]) == (MAX_COLUMNS, 2000 - (MAX_COLUMNS - 15))
 
 
 def test_a_parameter_name_of_five_megabytes_is_cut():
@@ -101,3 +108,28 @@ def test_many_rows_keep_their_values_when_the_arrays_grow():
     table = made(5000)
     held = table.columns["config/lr"].values[:5000]
     assert np.array_equal(held, np.arange(5000) * 0.5)
+
+
+def test_values_named_like_secrets_are_masked_in_reports(tmp_path: Path):
+    config = {"hf_token": "hf_abc", "db": {"password": 12345}, "max_tokens": 7, "lr": 0.1}
+    with open_store(tmp_path / "e", num_samples=2) as store:
+        created, *rest = facts_of_start(0)
+        store.append([replace(created, config=config, evaluated_params=config), *rest, end_fact(0, 0)])
+    output = tmp_path / "e" / folder_of(0) / "stdout"
+    output.parent.mkdir()
+    output.write_text("signed in with hf_abc, 12345 of 7 tokens")
+    shown = {}
+    for masks in (True, False):
+        catalog = Catalog(clock=ManualClock(0.0), experiments=[str(tmp_path / "e")])
+        shown[masks] = report_data(catalog, masks=masks)
+        catalog.close()
+    key = next(iter(shown[True]["trials"]))
+    found = {masks: dict(data["trials"][key][trial_id(0)]["config"]) for masks, data in shown.items()}
+    assert found == {
+        True: {"hf_token": MASK, "db/password": MASK, "max_tokens": "7", "lr": "0.1"},
+        False: {"hf_token": "hf_abc", "db/password": "12345", "max_tokens": "7", "lr": "0.1"},
+    }
+    logs = {masks: data["trials"][key][trial_id(0)]["logs"]["stdout"] for masks, data in shown.items()}
+    assert logs == {True: f"signed in with {MASK}, 12345 of 7 tokens", False: output.read_text()}
+    tables = {masks: base64.b64decode(data["tables"][key]) for masks, data in shown.items()}
+    assert (b"hf_abc" in tables[True], b"hf_abc" in tables[False]) == (False, True)

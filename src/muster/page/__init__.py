@@ -1,1 +1,1 @@
-"""Shows experiments and clusters in a browser: a server that only reads, and the page that it serves."""
+"""Show experiments and clusters in a browser: a server that only reads, and the page that it serves."""

@@ -1,4 +1,7 @@
-"""Routes requests to what the page may show. All routes only read; none takes a path or fetches a URL."""
+"""Route requests to what the page may show. None takes a path or fetches a URL.
+
+All routes only read; with `actions` there is one more, which passes a request to the driver of an experiment.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from importlib import resources
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from anyio import to_thread
@@ -25,20 +29,22 @@ from muster.page.catalog import Catalog
 from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import PERIOD_S, ExperimentSession
 from muster.page.trial_drawer import describe
+from muster.stores.experiment.requests import ExperimentRequest, send_request
 
 MAX_STREAMS = 24
 HEARTBEAT_S = 10.0
 CURVES_EVERY_S = 1.0
 CURVES_SHARE = 0.005  # of a core, for making the bands again while results come in
-MAX_SELECTED = 40
+MAX_SELECTED = 300
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _STATIC = resources.files("muster.page") / "static"
 
 
 class PageApp:
-    """A PageApp holds what the routes share."""
+    """Holds what the routes share."""
 
-    def __init__(self, catalog: Catalog, *, monotonic: Callable[[], float]) -> None:
+    def __init__(self, catalog: Catalog, *, monotonic: Callable[[], float], actions: bool = False) -> None:
+        self._actions = actions
         self._catalog = catalog
         self._monotonic = monotonic
         self._streams = 0
@@ -61,6 +67,7 @@ class PageApp:
                 Route("/api/cluster/{key}/view", self._cluster_view),
                 Route("/api/cluster/{key}/events", self._cluster_events),
                 Route("/api/cluster/{key}/why", self._why),
+                *([Route("/api/experiment/{key}/request", self._act, methods=["POST"])] * self._actions),
             ]
         )
 
@@ -74,7 +81,7 @@ class PageApp:
         return self._static_response(request, request.path_params["name"])
 
     def _static_response(self, request: Request, name: str) -> Response:
-        """Serves the files that come with muster; a name is looked up among them, it is no path."""
+        """Serve the files that come with muster; a name is looked up among them, it is not a path."""
         found = self._static.get(name)
         if found is None:
             return Response("no such file\n", status_code=404, media_type="text/plain")
@@ -85,7 +92,20 @@ class PageApp:
         return Response(content, media_type=kind, headers=headers)
 
     async def _list(self, request: Request) -> Response:
-        return _json(await to_thread.run_sync(self._catalog.listing))
+        return _json({**await to_thread.run_sync(self._catalog.listing), "actions": self._actions})
+
+    async def _act(self, request: Request) -> Response:
+        """Write what the user asks into the experiment's directory; its driver checks and applies it."""
+        try:
+            asked = msgspec.json.decode(await request.body(), type=ExperimentRequest)
+        except msgspec.MsgspecError as error:
+            return _problem(400, f"not a valid request: {error}")
+
+        def send(_: Request, session: ExperimentSession) -> Response:
+            send_request(session.path, asked)
+            return _json({"requested": True})
+
+        return await self._with_session(request, send)
 
     async def _experiment_table(self, request: Request) -> Response:
         return await self._with_session(request, self._encoded_table)
@@ -144,7 +164,7 @@ class PageApp:
             self._streams -= 1
 
     async def _changes(self, session: ExperimentSession, since: str) -> AsyncIterator[str]:
-        """Yields what changed after `since`, which is the id of the last event that a client has seen."""
+        """Yield what changed after `since`, which is the id of the last event that a client has seen."""
         generation, _, number = since.partition("-")
         sent = int(number) if number.isdigit() else -1
         curves, curves_at, told_at, shown = -1, -1.0, self._monotonic(), ""
@@ -225,7 +245,7 @@ def _curves(request: Request, session: ExperimentSession) -> Response:
 
 
 def _kept(text: str) -> npt.NDArray[np.bool_] | None:
-    """Returns which rows a client asks for, from bits in base64; None for anything else."""
+    """Return which rows a client asks for, from bits in base64; None for anything else."""
     try:
         bits = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)
     except ValueError:
@@ -243,7 +263,7 @@ def _trial(request: Request, session: ExperimentSession) -> Response:
 
 
 def static_files() -> dict[str, tuple[bytes, str, str]]:
-    """Returns the page's own files by name: gzipped, with media type and tag."""
+    """Return the page's own files by name: gzipped, with media type and tag."""
     found = {}
     for folder, prefix in ((_STATIC, ""), (_STATIC / "vendor", "vendor/")):
         for file in folder.iterdir():

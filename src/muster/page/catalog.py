@@ -1,4 +1,4 @@
-"""Knows which experiments and clusters the page may show, by keys that say nothing about paths.
+"""Know which experiments and clusters the page may show, by keys that say nothing about paths.
 
 No request names a file: a key is looked up here, in what the user started the page with, or in the default
 directories.
@@ -10,43 +10,52 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
+from muster.host.file_lock import holder_of
 from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import ExperimentSession, open_session
 from muster.page.remote_files import RemoteFiles
-from muster.stores.experiment.reader import STORE_NAME, copy_of, experiments_below
+from muster.stores.experiment.reader import STORE_NAME, copy_of, experiments_below, is_experiment
+from muster.trials.spend import COST_KEY
+
+if TYPE_CHECKING:
+    from muster.stores.storage import Storage
 
 MAX_LISTED = 200
-LIST_BUDGET_S = 0.8  # for values that need a look into the experiments; the next request goes on
+LIST_BUDGET_S = 0.8  # for values that need a look into the experiments; the next request continues
 MAX_OPEN = 24  # sessions kept
+DEPTH = 3  # of directories that are looked into for experiments
 
 
 @dataclass
 class _Known:
-    """A _Known is one experiment of the list."""
+    """One experiment of the list."""
 
     key: str
     path: str
     name: str
+    address: str = ""  # the URL of a remote one
     problem: str = ""
     row: dict[str, Any] = field(default_factory=dict)
-    row_of: float = -1.0  # modification time that `row` stands for
+    row_of: tuple[float, float, bool] | None = None  # the state of its files that `row` stands for
 
 
 def key_of(text: str) -> str:
-    """Returns the key of a path or a cluster's name."""
+    """Return the key of a path or a cluster's name."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 class Catalog:
-    """A Catalog opens experiments on request and keeps them open; safe to call from several threads."""
+    """Opens experiments on request and keeps them open; safe to call from several threads."""
 
     def __init__(
         self,
@@ -64,25 +73,32 @@ class Catalog:
         self._sessions: dict[str, ExperimentSession] = {}
         self._remotes: dict[str, RemoteFiles] = {}  # by the directory of the copy
         self._copies: list[tempfile.TemporaryDirectory[str]] = []
+        self._looked_at: set[str] = set()  # URLs
         self._lock = threading.Lock()
         self._look()
 
     def experiment(self, key: str) -> ExperimentSession | None:
-        """Returns an open experiment; None for an unknown key; raises MusterError when it cannot be read."""
+        """Return an open experiment; None for an unknown key; raise MusterError when it cannot be read."""
         with self._lock:
             session = self._sessions.get(key)
             known = self._known.get(key)
             if session is not None or known is None:
                 return session
-            session = open_session(known.path, clock=self._clock, remote=self._remotes.get(known.path))
+            known.path = known.path or os.path.abspath(self._copied(known.address))
+            remote = self._remotes.get(known.path)
+            session = open_session(known.path, clock=self._clock, address=known.address, remote=remote)
             self._sessions[key] = session
-            session.name = known.name
             while len(self._sessions) > MAX_OPEN:
                 self._sessions.pop(next(iter(self._sessions))).close()
             return session
 
+    @property
+    def experiments(self) -> Sequence[str]:
+        """The keys of the experiments that are known."""
+        return tuple(self._known)
+
     def keys(self) -> list[str]:
-        """Returns the keys of what was named, experiments first."""
+        """Return the keys of what was named, experiments first."""
         named = [key_of(f"cluster {one.name}") for one in self._clusters()]
         return [*self._known, *named]
 
@@ -90,12 +106,12 @@ class Catalog:
         return next((one for one in self._clusters() if key_of(f"cluster {one.name}") == key), None)
 
     def listing(self) -> dict[str, Any]:
-        """Returns all experiments, newest first, and all clusters."""
+        """Return all experiments, newest first, and all clusters."""
         with self._lock:
             self._look()
-            known = sorted(self._known.values(), key=lambda one: -_changed_at(one.path))[:MAX_LISTED]
+            known = sorted(self._known.values(), key=lambda one: -_changed_at(one.path)[0])[:MAX_LISTED]
         deadline = self._clock.monotonic() + LIST_BUDGET_S
-        rows = [self._row(one, deadline) for one in known]
+        rows = sorted((self._row(one, deadline) for one in known), key=lambda row: -row["changed"])
         clusters = [self._cluster_row(one) for one in self._clusters()]
         return {"experiments": rows, "clusters": clusters, "now": self._clock.now()}
 
@@ -107,34 +123,43 @@ class Catalog:
                 copy.cleanup()
 
     def _look(self) -> None:
-        """Finds experiments; those that were named stay, even when they cannot be read."""
+        """Find experiments; those that were named stay, even when they cannot be read."""
         for given in self._given:
             self._add_given(given)
         for root in self._roots:
-            for place in experiments_below(os.path.abspath(os.path.expanduser(root))):
-                self._known.setdefault(key_of(place), _Known(key_of(place), place, os.path.basename(place)))
+            top = os.path.abspath(os.path.expanduser(root))
+            for place in _places_below(top, DEPTH):
+                name = os.path.relpath(place, top)
+                self._known.setdefault(key_of(place), _Known(key_of(place), place, name))
 
     def _add_given(self, given: str) -> None:
         if "://" in given and not given.startswith("file://"):
-            key = key_of(given)
-            if key not in self._known:
-                name = given.rstrip("/").rpartition("/")[2]
-                self._known[key] = _Known(key, self._copied(given), name)
+            if given not in self._looked_at:
+                self._looked_at.add(given)
+                for url in self._remote_experiments(given):
+                    key, name = key_of(url), url.rstrip("/").rpartition("/")[2]
+                    self._known[key] = _Known(key, "", name, address=url)
             return
         place = os.path.abspath(os.path.expanduser(given.removeprefix("file://")))
         self._known.setdefault(key_of(place), _Known(key_of(place), place, os.path.basename(place)))
 
+    @staticmethod
+    def _remote_experiments(url: str) -> list[str]:
+        """Return the addresses of an experiment, or of those right below a directory; StoreError if none."""
+        storage = _storage(url)
+        if storage.exists(STORE_NAME):
+            return [url]
+        names = [name for name in storage.listing() if storage.below(name).exists(STORE_NAME)]
+        if not names:
+            raise StoreError(
+                f"{url} is not an experiment directory, and holds none ({STORE_NAME} not found)",
+                fix="give the address of fit(), <storage_path>/<name>, or the directory above it",
+            )
+        return [f"{url.rstrip('/')}/{name}" for name in names[:MAX_LISTED]]
+
     def _copied(self, url: str) -> str:
-        """Returns a directory with a copy of the store of a remote experiment, as it is now."""
-        from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no types
-
-        from muster.stores.storage import Storage
-
-        try:
-            filesystem, inner = url_to_fs(url)
-        except (ValueError, ImportError, OSError) as error:
-            raise StoreError(f"{url} cannot be read ({error})") from error
-        storage = Storage(str(inner), filesystem)
+        """Return a directory with a copy of the store of a remote experiment, as it is now."""
+        storage = _storage(url)
         copy = copy_of(storage, url)
         self._copies.append(copy)
         self._remotes[os.path.abspath(copy.name)] = RemoteFiles(storage, copy.name)
@@ -147,8 +172,8 @@ class Catalog:
         return {
             "key": known.key,
             "name": known.name,
-            "changed": changed,
-            "is_read": known.row_of >= 0,
+            "changed": changed[0],  # until the facts are read
+            "is_read": known.row_of is not None,
         } | known.row
 
     def _fresh_row(self, known: _Known) -> dict[str, Any]:
@@ -161,14 +186,14 @@ class Catalog:
                 summary = session.summary()
                 metric = summary["metric"]
                 found = session.table.numbers([metric]).get(metric)
+                changed = session.table.newest_time()
+                costs = session.table.numbers([COST_KEY]).get(COST_KEY)
             values = found[np.isfinite(found)] if found is not None else np.zeros(0)
-            best = (
-                None
-                if not len(values)
-                else float(np.min(values) if summary["mode"] == "min" else np.max(values))
-            )
-            keys = ("counts", "of", "state", "metric", "mode", "problem")
-            return {**{key: summary[key] for key in keys}, "best": best}
+            best = float(values.min() if summary["mode"] == "min" else values.max()) if len(values) else None
+            keys = ("counts", "of", "state", "metric", "mode", "problem", "raised", "address")
+            cost = None if costs is None else float(np.nansum(costs))
+            at = {} if changed is None else {"changed": changed}
+            return {**{key: summary[key] for key in keys}, "best": best, "cost": cost, **at}
         except MusterError as error:
             return {"problem": str(error), "state": "unreadable"}
 
@@ -188,11 +213,40 @@ class Catalog:
         }
 
 
-def _changed_at(path: str) -> float:
-    newest = 0.0
-    for name in (STORE_NAME, f"{STORE_NAME}-wal"):
-        try:
-            newest = max(newest, os.stat(os.path.join(path, name)).st_mtime)
-        except OSError:
-            continue
-    return newest
+def has_experiments(place: str) -> bool:
+    """Return whether a directory holds experiments that the list would show."""
+    return next(_places_below(place, DEPTH), None) is not None
+
+
+def _places_below(place: str, depth: int) -> Iterator[str]:
+    """Yield the experiments below a directory; trials and what is hidden are not looked into."""
+    yield from experiments_below(place)
+    with suppress(OSError):
+        for name in sorted(os.listdir(place)) if depth > 1 else ():
+            inner = os.path.join(place, name)
+            if not name.startswith(".") and os.path.isdir(inner) and not is_experiment(inner):
+                yield from _places_below(inner, depth - 1)
+
+
+def _storage(url: str) -> Storage:
+    from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no types
+
+    from muster.stores.storage import Storage
+
+    try:
+        filesystem, inner = url_to_fs(url)
+    except (ValueError, ImportError, OSError) as error:
+        raise StoreError(f"{url} cannot be read ({error})") from error
+    return Storage(str(inner), filesystem)
+
+
+def _changed_at(path: str) -> tuple[float, float, bool]:
+    """Return when the store and its log were written, and whether somebody runs the experiment.
+
+    A look at an experiment touches the log: that is a reason to read it again, and no date to show.
+    """
+    times = [0.0, 0.0]
+    for place, name in enumerate((STORE_NAME, f"{STORE_NAME}-wal")):
+        with suppress(OSError):
+            times[place] = os.stat(os.path.join(path, name)).st_mtime
+    return times[0], times[1], holder_of(Path(path, STORE_NAME)) is not None

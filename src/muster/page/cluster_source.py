@@ -1,4 +1,4 @@
-"""Says what a cluster was and is, for the cluster and why bands: from its ledger and history, live or gone.
+"""Say what a cluster was and is, for the cluster and why bands: from its ledger and history, live or gone.
 
 `ClusterSource` is all that the page knows of a cluster. The ledger has every detail of the last day, the
 history has the rest in brief.
@@ -40,7 +40,7 @@ Why = Callable[[str, str], object]  # cluster, subject -> the report that `muste
 
 
 class MachineLine(Struct, frozen=True, kw_only=True):
-    """A MachineLine is one machine over time."""
+    """One machine over time."""
 
     machine: str
     node_type: str
@@ -55,7 +55,7 @@ class MachineLine(Struct, frozen=True, kw_only=True):
 
 
 class DecisionLine(Struct, frozen=True, kw_only=True):
-    """A DecisionLine is what one tick decided."""
+    """What one tick decided."""
 
     version: int
     at: float
@@ -67,11 +67,11 @@ class DecisionLine(Struct, frozen=True, kw_only=True):
 
 
 class ForecastLine(Struct, frozen=True, kw_only=True):
-    """A ForecastLine is what one tuner expects of the cluster."""
+    """What one tuner expects of the cluster."""
 
     experiment: str
     running: int  # trials
-    movable: int  # of those, trials that could go on elsewhere
+    movable: int  # of those, trials that could continue elsewhere
     coming: tuple[tuple[Mapping[str, float], int, float], ...]  # shape, count, probability
     is_complete: bool
     deadline: float | None
@@ -79,7 +79,7 @@ class ForecastLine(Struct, frozen=True, kw_only=True):
 
 
 class ClusterBands(Struct, frozen=True, kw_only=True):
-    """ClusterBands are everything that the bands show."""
+    """Everything that the bands show."""
 
     name: str
     now: float
@@ -99,7 +99,7 @@ class ClusterBands(Struct, frozen=True, kw_only=True):
 
 
 class ClusterSource(Protocol):
-    """A ClusterSource is one cluster; `mark` changes when `view` would."""
+    """One cluster; `mark` changes when `view` would."""
 
     @property
     def name(self) -> str: ...
@@ -112,7 +112,7 @@ class ClusterSource(Protocol):
 
 
 class LedgerSource:
-    """A LedgerSource reads ledger, history and published status of a cluster that has files here.
+    """Reads ledger, history and published status of a cluster that has files here.
 
     `follower` keeps what was read of the history; without one, it is read as a whole each time.
     """
@@ -202,7 +202,7 @@ class LedgerSource:
 
 
 class ClusterFiles(Struct, frozen=True, kw_only=True):
-    """ClusterFiles are what the files of a cluster have."""
+    """What the files of a cluster have."""
 
     published: PublishedStatus | None
     problem: str
@@ -213,7 +213,7 @@ class ClusterFiles(Struct, frozen=True, kw_only=True):
 
 
 def _ended(past: PastReader, machine: Instance) -> Instance:
-    """Returns a machine of the history as it is when no ledger has it: over when it was last seen."""
+    """Return a machine of the history as it is when no ledger has it: over when it was last seen."""
     if machine.state in TERMINAL or past.until is None:
         return machine
     end = StatusChange(InstanceState.TERMINATED, past.until, "last seen")
@@ -223,7 +223,7 @@ def _ended(past: PastReader, machine: Instance) -> Instance:
 def demand_points(
     past: PastReader, decisions: Sequence[Decision]
 ) -> Iterator[tuple[float, Mapping[str, int]]]:
-    """Yields waiting requests by verdict over time: of the history, else of the decisions in the ledger."""
+    """Yield waiting requests by verdict over time: of the history, else of the decisions in the ledger."""
     points: Sequence[tuple[float, Mapping[str, int]]] = past.demand
     own = [(one.at, waiting(one.verdicts)) for one in reversed(decisions)]
     until = past.until if past.until is not None else -math.inf
@@ -237,7 +237,7 @@ def demand_points(
 
 
 def older_decisions(past: PastReader, decisions: Sequence[Decision]) -> Iterator[DecisionLine]:
-    """Yields the decisions of the history from before those of the ledger, newest first, in brief."""
+    """Yield the decisions of the history from before those of the ledger, newest first, in brief."""
     oldest = decisions[-1].at if decisions else math.inf
     older = (one for one in reversed(past.decisions) if one.at < oldest)
     for one in islice(older, MAX_DECISIONS):
@@ -262,7 +262,7 @@ def _action(entry: ActionEntry) -> Mapping[str, Any]:
 
 
 def machine_line(record: Instance, now: float) -> MachineLine:
-    """Returns one machine with the time for which it was paid."""
+    """Return one machine with the time for which it was paid."""
     started = next((change.at for change in record.history if change.state in ON_CLOUD), None)
     is_over = record.state is InstanceState.TERMINATED
     return MachineLine(
@@ -280,7 +280,7 @@ def machine_line(record: Instance, now: float) -> MachineLine:
 
 
 def waiting(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Returns how many requests had each verdict."""
+    """Return how many requests had each verdict."""
     found: Counter[str] = Counter()
     for verdict in verdicts:
         if verdict.get("subject") in _DEMAND:
@@ -289,7 +289,7 @@ def waiting(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def forecast_lines(past: PastReader) -> Iterator[ForecastLine]:
-    """Yields what tuners said last, without those that expect nothing any more."""
+    """Yield what tuners said last, without those that expect nothing any more."""
     for experiment, brief in sorted(past.forecasts.items()):
         if brief.running or brief.coming:
             yield ForecastLine(
@@ -304,7 +304,7 @@ def forecast_lines(past: PastReader) -> Iterator[ForecastLine]:
 
 
 def refused(records: Iterable[Instance]) -> dict[str, int]:
-    """Returns how many launches and set-ups failed, by the beginning of the recorded reason."""
+    """Return how many launches and set-ups failed, by the beginning of the recorded reason."""
     reasons = (failure.reason.partition(":")[0][:60] for failure in failures_among(records))
     return dict(Counter(reason or "unknown" for reason in reasons))
 

@@ -1,10 +1,12 @@
-"""Writes one experiment, with or without a cluster, as one HTML file that needs no server and no network."""
+"""Write one experiment, with or without a cluster, as one HTML file that needs no server and no network."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,20 @@ from typing import Any
 import numpy as np
 
 from muster.base.codec import encode_plain
-from muster.errors import StoreError
+from muster.errors import MusterError, StoreError
 from muster.host.atomic_write import atomic_write
 from muster.page.catalog import Catalog
+from muster.page.cluster_source import ClusterSource
 from muster.page.experiment_session import ExperimentSession
+from muster.page.trial_arrays import MASK, is_secret
 from muster.page.trial_drawer import describe
+from muster.trials.metrics import flatten
 
 MAX_DETAILED = 300  # trials with everything that the drawer shows: the best and those that failed
-MAX_CURVES = 40  # trials with their own curve: the best
+MAX_CURVES = 200  # trials with their own curve: the best
+MAX_ANSWERS = 100  # of `muster why`, in a report with a cluster
+_OPENED = ("experiments", "clusters")  # a report opens with the only experiment, and its cluster
+MIN_SECRET = 6  # characters: what is shorter is too common in logs to mask
 _MODULES = (
     "format",
     "data",
@@ -30,6 +38,8 @@ _MODULES = (
     "trials",
     "drawer",
     "cluster",
+    "compare",
+    "list",
     "main",
 )
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./[^"]+";\n', re.MULTILINE)
@@ -38,9 +48,9 @@ _EXPORTS = re.compile(r"export\{([^}]*)\};?\s*$")
 _CSP = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
-def write_report(catalog: Catalog, target: Path) -> int:
-    """Writes the file and returns its size; raises MusterError when the experiment cannot be read."""
-    content = report(catalog).encode(errors="replace")
+def write_report(catalog: Catalog, target: Path, *, masks: bool = True) -> int:
+    """Write the file and return its size; raise MusterError when the experiment cannot be read."""
+    content = report(catalog, masks=masks).encode(errors="replace")
     try:
         atomic_write(target, content)
     except OSError as error:
@@ -50,13 +60,17 @@ def write_report(catalog: Catalog, target: Path) -> int:
     return len(content)
 
 
-def report(catalog: Catalog) -> str:
-    """Returns the page as one text: styles, scripts and data in it."""
-    data = report_data(catalog)
+def report(catalog: Catalog, *, masks: bool = True) -> str:
+    """Return the page as one text: styles, scripts and data in it."""
+    data = report_data(catalog, masks=masks)
+    return page_of(data, next((one["name"] for one in data["list"]["experiments"]), "report"))
+
+
+def page_of(data: dict[str, Any], name: str) -> str:
+    """Return a page that holds its data."""
     # In a script element only `</script` and `<!--` would end or change it: no `<` at all is left.
     text = json.dumps(data, separators=(",", ":"), default=str).replace("<", "\\u003c")
     styles = f"{_static('vendor/uplot.css')}\n{_static('style.css')}"
-    name = next((one["name"] for one in data["list"]["experiments"]), "report")
     title = re.sub(r"[<>&\"]", " ", str(name))
     return "\n".join(
         (
@@ -73,7 +87,7 @@ def report(catalog: Catalog) -> str:
 
 
 def bundle() -> str:
-    """Returns the page's modules as one: their imports and exports only name each other."""
+    """Return the page's modules as one: their imports and exports only name each other."""
     vendor = _static("vendor/preact-htm.js")
     found = _EXPORTS.search(vendor)
     if found is None:
@@ -87,25 +101,42 @@ def bundle() -> str:
     return "\n".join(parts)
 
 
-def report_data(catalog: Catalog) -> dict[str, Any]:
-    """Returns everything that the page would ask a server for."""
+def report_data(catalog: Catalog, *, masks: bool = True) -> dict[str, Any]:
+    """Return everything that the page would ask a server for; `masks` hides what is named like a secret."""
     listing = catalog.listing()
+    start = "&".join(f"{part[0]}={listing[part][0]['key']}" for part in _OPENED if listing[part])
     data: dict[str, Any] = {
         "list": listing,
-        **{part: {} for part in ("tables", "curves", "raw", "trials", "lineage", "clusters")},
+        "start": start if len(listing["experiments"]) == 1 else "",
+        **{part: {} for part in ("tables", "curves", "raw", "trials", "lineage", "clusters", "why")},
     }
     for row in listing["experiments"]:
-        session = catalog.experiment(row["key"])
-        if session is not None:
-            _add_experiment(data, row["key"], session)
+        if session := catalog.experiment(row["key"]):
+            _add_experiment(data, row["key"], session, masks=masks)
     for row in listing["clusters"]:
-        source = catalog.cluster(row["key"])
-        if source is not None:
-            data["clusters"][row["key"]] = json.loads(encode_plain(source.view()))
+        if source := catalog.cluster(row["key"]):
+            view = data["clusters"][row["key"]] = json.loads(encode_plain(source.view()))
+            data["why"][row["key"]] = dict(_answers(source, view))
     return data
 
 
-def _add_experiment(data: dict[str, Any], key: str, session: ExperimentSession) -> None:
+def _answers(source: ClusterSource, view: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield what `muster why` says about the newest subjects that the page links."""
+    ids = [machine["machine"] for machine in view["machines"][::-1]]
+    shown = view["decisions"][:80]
+    ids += [
+        str(each[key])
+        for one in shown
+        for each in one["verdicts"]
+        for key in ("subject_id", "target")
+        if each.get(key)
+    ]
+    for subject in list(dict.fromkeys(["demand", *ids]))[:MAX_ANSWERS]:
+        with contextlib.suppress(MusterError):
+            yield subject, source.why(subject)
+
+
+def _add_experiment(data: dict[str, Any], key: str, session: ExperimentSession, *, masks: bool) -> None:
     session.read_all()
     with session.lock:
         summary, metrics = session.summary(), session.curves.rows.metrics if session.curves.rows else ()
@@ -113,7 +144,7 @@ def _add_experiment(data: dict[str, Any], key: str, session: ExperimentSession) 
         status = session.table.columns["trial/status"]
         is_error = status.values[: len(session.table)] == status.words.get("ERROR")
         failed = [int(row) for row in np.flatnonzero(is_error) if row not in ranked[:MAX_DETAILED]]
-    data["tables"][key] = base64.b64encode(session.encoded()).decode()
+    data["tables"][key] = base64.b64encode(session.encoded(masks=masks)).decode()
     data["curves"][key] = {metric: session.curve_band(metric) for metric in metrics}
     data["lineage"][key] = session.lineage()
     best = ranked[:MAX_CURVES]
@@ -128,7 +159,19 @@ def _add_experiment(data: dict[str, Any], key: str, session: ExperimentSession) 
         trial_id = session.table.ids[row]
         trial = session.trial(trial_id)
         if trial is not None:
-            data["trials"][key][trial_id] = describe(trial, session.path, session.folder_of(trial_id))
+            folder = session.folder_of(trial_id)
+            described = describe(trial, session.path, folder, masks=masks)
+            data["trials"][key][trial_id] = _without_secrets(described, trial.config) if masks else described
+
+
+def _without_secrets(described: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Mask the config's values that are named like secrets where logs and errors repeat them."""
+    text = json.dumps(described)
+    for name, value in flatten(dict(config)).items():
+        if is_secret(str(name)) and isinstance(value, str) and len(value) >= MIN_SECRET:
+            text = text.replace(json.dumps(value)[1:-1], MASK)
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def _ranked(session: ExperimentSession, summary: dict[str, Any]) -> list[int]:
@@ -136,9 +179,8 @@ def _ranked(session: ExperimentSession, summary: dict[str, Any]) -> list[int]:
     values = session.table.numbers([metric]).get(metric)
     if values is None:
         return list(range(len(session.table)))
-    worst = np.inf if summary["mode"] == "min" else -np.inf
-    filled = np.where(np.isfinite(values), values, worst)
-    order = np.argsort(filled if summary["mode"] == "min" else -filled, kind="stable")
+    costs = values if summary["mode"] == "min" else -values
+    order = np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")
     return [int(row) for row in order]
 
 

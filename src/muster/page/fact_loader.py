@@ -1,47 +1,63 @@
-"""Fills the trial table from the digests of trials, many at a time.
+"""Fill the trial table from the digests of trials, many at a time.
 
 For one experiment; the session that owns it holds the lock. What is damaged is counted and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
-from muster.page.trial_arrays import TIMES, TrialArrays
+from muster.page.result_curves import LastResult, last_result
+from muster.page.trial_arrays import COUNTS, TIMES, TrialArrays
+from muster.page.trial_drawer import error_lines
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import CREATED, EXITED, REPORTED, STARTED
+from muster.stores.experiment.codec import CREATED, DECIDED, EXITED, REPORTED, STARTED
 from muster.stores.experiment.summary import Digest
 from muster.trials.metrics import flatten, tried_config
+from muster.trials.plugins import STOPPED
 from muster.trials.spend import COST_KEY
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 
 _AUTO = frozenset(AUTO_RESULT_KEYS) - {COST_KEY}  # what a trial has cost is a column
 _OWN = ("training_iteration", "time_total_s")
-_COUNTS = ("starts", "reports", "failures")
 _PLAIN = frozenset({int, float, type(None)})
 _DECODE = values.decode
 _KINDS = (CREATED, STARTED, REPORTED, EXITED)  # the facts whose times are TIMES
+_FULL = re.compile(r"it reached |its result said done|.* reached the limit ")  # reasons of an ordinary end
+
+
+def is_early(status: str, decision: str | None, reason: str | None) -> bool:
+    """Return whether the last decision on a trial was to stop it before its ordinary end."""
+    return status == "TERMINATED" and decision == STOPPED and not _FULL.match(reason or "")
 
 
 class _Columns:
-    """_Columns are what some digests say, one list for each column of the table."""
+    """What some digests say, one list for each column of the table."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
         self.statuses: list[str] = []
-        self.counts: list[tuple[int, int, int]] = []
+        self.counts: list[tuple[int, int, int]] = []  # as COUNTS
         self.times: list[list[float | None]] = []  # as TIMES
         self.machines: list[str | None] = []
+        self.errors: list[tuple[str | None, str | None]] = []  # the last line, and the user's own
         self.params: list[dict[str, Any]] = []  # what was searched
         self.results: list[dict[str, Any]] = []  # the last one
 
 
-class FactLoader:
-    """A FactLoader knows where each trial's files are; `want` is called with rows that have new results."""
+class WantResults(Protocol):
+    """Asks for the results of a row, in a folder, up to the last one."""
 
-    def __init__(self, table: TrialArrays, want: Callable[[int, str], None]) -> None:
+    def __call__(self, row: int, folder: str, last: LastResult, *, is_running: bool) -> None: ...
+
+
+class FactLoader:
+    """Knows where each trial's files are; `want` is called with rows that have new results."""
+
+    def __init__(self, table: TrialArrays, want: WantResults) -> None:
         self._table = table
         self._want = want
         self.folders: list[str] = []  # by row
@@ -49,7 +65,7 @@ class FactLoader:
         self.unreadable = 0
 
     def row_of(self, trial_id: str) -> int:
-        """Returns the row of a trial, which may be new; it counts as changed."""
+        """Return the row of a trial, which may be new; it counts as changed."""
         row = self._table.row_of(trial_id)
         while len(self.folders) <= row:
             self.folders.append("")
@@ -57,7 +73,7 @@ class FactLoader:
         return row
 
     def take_digests(self, digests: Sequence[Digest], is_running: bool) -> None:
-        """Takes whole trials; those with the same names of parameters and metrics together, as columns."""
+        """Take whole trials; those with the same names of parameters and metrics together, as columns."""
         found, table = _Columns(), self._table
         for digest in digests:
             try:
@@ -69,11 +85,14 @@ class FactLoader:
             return
         for name, times in zip(TIMES, zip(*found.times, strict=True), strict=True):
             table.set_times(rows, name, times)
-        for name, counts in zip(_COUNTS, zip(*found.counts, strict=True), strict=True):
+        for name, counts in zip(COUNTS, zip(*found.counts, strict=True), strict=True):
             table.set_column(rows, name, counts)
         gone = "RUNNING" if is_running else "INTERRUPTED"  # nobody runs what was running
         table.set_column(rows, "status", [gone if s == "RUNNING" else s for s in found.statuses])
         table.set_column(rows, "machine", found.machines)
+        if any(map(any, found.errors)) or table.columns["trial/error"].words:
+            for place, name in enumerate(("error", "failed_at")):
+                table.set_column(rows, name, [texts[place] for texts in found.errors])
         for name in _OWN:
             values_of = [result.get(name) for result in found.results]
             if not _PLAIN.issuperset(map(type, values_of)):
@@ -81,14 +100,17 @@ class FactLoader:
             table.set_column(rows, name, values_of)
         self._take_block("config", rows, found.params, frozenset())
         self._take_block("metric", rows, found.results, _AUTO)
-        for row, (_, reports, _) in zip(rows, found.counts, strict=True):
+        self._want_results(found, is_running)
+
+    def _want_results(self, found: _Columns, is_running: bool) -> None:
+        for row, (reports, *_), result in zip(found.rows, found.counts, found.results, strict=True):
             if reports and self.folders[row]:
-                self._want(row, self.folders[row])
+                self._want(row, self.folders[row], last_result(result), is_running=is_running)
 
     def _decode(self, digest: Digest, found: _Columns) -> None:
         row, kept = self.row_of(digest.trial_id), digest.kept
         bodies = [_DECODE(*kept[kind]) if kind in kept else None for kind in _KINDS]
-        created, started, reported, _ = bodies
+        created, started, reported, exited = bodies
         params: dict[str, Any] = {}
         if created is not None:
             _, config, searched, tag, _, folder, *_ = created
@@ -98,13 +120,19 @@ class FactLoader:
         place = (started[1] if started else None) or {}
         machine = place.get("node_ip") or place.get("hostname")
         result = {} if reported is None else reported[1]
+        if digest.starts > 1:  # nearly always one
+            result = dict(digest.last_result(result, None if reported is None else reported[0]))
         if created is not None and tried_config(result, created[1]) != created[1]:
             tried = flatten(result["config"])
             params = {key: tried.get(key, value) for key, value in flatten(params).items()}
-        dict.keys(params), dict.keys(result)  # TypeError for what is no dict: before anything is added
+        dict.keys(params), dict.keys(result)  # TypeError for what is not a dict: before anything is added
         found.rows.append(row)
-        found.statuses.append(digest.status or "PENDING")
-        found.counts.append((digest.starts, digest.reports, digest.failures))
+        failure = None if exited is None or exited[1] is None else exited[1]
+        decided = None if exited and exited[2] else kept.get(DECIDED)
+        is_stopped = decided is not None and is_early(digest.status, *_DECODE(*decided)[1:])
+        found.statuses.append("STOPPED" if is_stopped else digest.status or "PENDING")
+        found.errors.append((None, None) if failure is None else error_lines(failure[2] or failure[1]))
+        found.counts.append((digest.reports, digest.starts, digest.failures))
         found.times.append([body[0] if body else None for body in bodies])
         found.machines.append(None if machine is None else str(machine))
         found.params.append(params)
@@ -120,9 +148,3 @@ class FactLoader:
             columns = {key: [one[key] for one in members] for key in keys if key not in left_out}
             self._table.set_block(rows[start:end], group, columns)
             start = end
-
-    def take_status(self, trial_id: str, status: str) -> None:
-        row = self._table.rows.get(trial_id)
-        words = self._table.columns["trial/status"].words
-        if row is not None and self._table.get(row, "status") != words.get(status):
-            self._table.set(self.row_of(trial_id), "status", status)

@@ -1,7 +1,8 @@
-"""Keeps everybody but the user away from the page: host names, methods, tokens, headers, limits.
+"""Keep everybody but the user away from the page: host names, methods, tokens, headers, limits.
 
 An ASGI layer around the whole application, so that nothing is routed before it has agreed. It never logs a
-token, and compares tokens in constant time.
+token, and compares tokens in constant time. Browsers get a secret of this server's life, not the token:
+they send cookies to every port of a host, also to whoever listens there after this server.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "muster_page"
+ACTION_PATH, ACTION_HEADER = "/request", b"x-muster-action"
+MAX_ACTION_BYTES = 4096
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_HEADER_BYTES = 16_384
 CSP = (
@@ -42,7 +45,7 @@ _HEADERS = (
 
 
 def load_token(file: Path) -> str:
-    """Returns the user's token, which is made on first use; only its owner can read the file."""
+    """Return the user's token, which is made on first use; only its owner can read the file."""
     with contextlib.suppress(FileNotFoundError):
         if file.stat().st_mode & 0o077:
             raise StoreError(
@@ -59,16 +62,18 @@ def load_token(file: Path) -> str:
 
 
 class Guard:
-    """A Guard lets a request pass that names a known host, only reads, and shows a token."""
+    """Lets a request pass that names a known host, only reads, and shows a token."""
 
-    def __init__(self, app: App, *, token: str, hosts: Iterable[str] = ()) -> None:
+    def __init__(self, app: App, *, token: str, hosts: Iterable[str] = (), actions: bool = False) -> None:
         self._app = app
+        self._actions = actions  # whether requests to a driver may pass
         self._token = token.encode()
+        self._secret = secrets.token_urlsafe(32).encode()
         self._hosts = frozenset((*LOOPBACK, *(host.lower() for host in hosts)))
         self._links: set[bytes] = set()
 
     def new_link(self) -> str:
-        """Returns a secret that opens the page once, as `/?launch=...`."""
+        """Return a secret that opens the page once, as `/?launch=...`."""
         made = secrets.token_urlsafe(24)
         self._links.add(made.encode())
         return made
@@ -96,26 +101,31 @@ class Guard:
             )
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Looks at the host before anything else, whatever the method: against DNS rebinding."""
+        """Look at the host before anything else, whatever the method: against DNS rebinding."""
         headers = scope.get("headers", ())
         hosts = [value for name, value in headers if name == b"host"]
         if scope["type"] != "http":
             return 403, "only HTTP is spoken here"
         if len(hosts) != 1 or host_name(hosts[0].decode("latin-1")) not in self._hosts:
             return 403, "This host name is not allowed: use the address that `muster dashboard` printed."
-        if scope["method"] not in ("GET", "HEAD"):
-            return 405, "This page can only be read."
         by_name = dict(headers)
+        is_action = self._actions and scope["method"] == "POST" and scope["path"].endswith(ACTION_PATH)
+        if scope["method"] not in ("GET", "HEAD") and not is_action:
+            return 405, "This page can only be read."
         if by_name.get(b"sec-fetch-site") == b"cross-site" and by_name.get(b"sec-fetch-mode") != b"navigate":
             return 403, "Other sites may not read this page."
-        if by_name.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in by_name:
-            return 413, "A request to this page has no content."
+        if is_action and (refused := _refused_action(by_name)):
+            return refused
+        length = by_name.get(b"content-length", b"0")
+        most = MAX_ACTION_BYTES if is_action else 0
+        if not length.isdigit() or int(length) > most or b"transfer-encoding" in by_name:
+            return 413, "A request to this page has no content, or little."
         if sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
             return 431, "The headers of this request are too long."
         return None
 
     async def _open(self, scope: Scope, link: bytes, send: Send) -> None:
-        """Turns a link into a cookie. A used one is of no use, unless this browser has the cookie already."""
+        """Turn a link into a cookie. A used one is of no use, unless this browser has the cookie already."""
         match = next((known for known in self._links if hmac.compare_digest(known, link)), None)
         if match is None and not self._is_known(scope):
             await _answer(
@@ -126,7 +136,7 @@ class Guard:
             self._links.discard(match)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         place = "/" if "open" not in query else f"/#{query['open'][0]}"
-        cookie = f"{COOKIE}={self._token.decode()}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000"
+        cookie = f"{cookie_name(scope)}={self._secret.decode()}; HttpOnly; SameSite=Strict; Path=/"
         safe = place.encode("ascii", "ignore").replace(b"\r", b"").replace(b"\n", b"")
         extra = ((b"location", safe), (b"set-cookie", cookie.encode()))
         await _answer(send, 303, "Opening.", extra)
@@ -140,12 +150,27 @@ class Guard:
             cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
         except CookieError:
             return False
-        given = cookies[COOKIE].value.encode("latin-1", "replace") if COOKIE in cookies else b""
-        return hmac.compare_digest(given, self._token)
+        name = cookie_name(scope)
+        given = cookies[name].value.encode("latin-1", "replace") if name in cookies else b""
+        return hmac.compare_digest(given, self._secret)
+
+
+def _refused_action(headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
+    """Refuse what a form or a script of another site could send: they cannot set this header."""
+    origin, host = headers.get(b"origin", b""), headers.get(b"host", b"")
+    is_own = not origin or origin.partition(b"://")[2].lower() == host.lower()
+    if headers.get(ACTION_HEADER) != b"1" or not is_own:
+        return 403, "Other sites may not change anything here."
+    return None
+
+
+def cookie_name(scope: Scope) -> str:
+    """Return the name of a server's cookie: several servers on one host do not replace each other's."""
+    return f"{COOKIE}_{(scope.get('server') or ('', 0))[1]}"
 
 
 def host_name(host: str) -> str:
-    """Returns the name in a Host header, without the port.
+    """Return the name in a Host header, without the port.
 
     Example:
         >>> host_name("LOCALHOST:80"), host_name("[::1]:80"), host_name("a.b")
@@ -172,6 +197,7 @@ async def _answer(send: Send, status: int, text: str, extra: Iterable[tuple[byte
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
+        (b"connection", b"close"),  # a place for somebody who is known
         *_HEADERS,
         *extra,
     ]

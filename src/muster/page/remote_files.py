@@ -1,4 +1,4 @@
-"""Copies files of a remote experiment's trials to this computer: results first, logs on request.
+"""Copy files of a remote experiment's trials to this computer: results first, logs on request.
 
 The store was copied when the page started; what the curves need follows here, far apart trials first, so that
 a part stands for the whole. Read-only on the remote side, and bounded on this one.
@@ -13,18 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from muster.errors import MusterError
-from muster.page.result_curves import scattered
+from muster.page.result_curves import LastResult, scattered
 from muster.stores.storage import Storage
 from muster.tune.analysis.result_files import EXPR_ERROR_FILE, EXPR_RESULT_FILE
 
 MAX_BYTES = 500_000_000  # of results; trials beyond it have no curve
 MAX_LOG_BYTES = 2_000_000  # of one file of a trial's output
-_OUTPUT = ("stdout", "stderr", EXPR_ERROR_FILE)
+_OUTPUT = ("stdout", "stderr", "note.txt", EXPR_ERROR_FILE)
 _AT_ONCE = 8  # most of the time goes into waiting for answers
 
 
 class RemoteFiles:
-    """RemoteFiles fetch in threads of their own; `fetched` is called with each trial that is there."""
+    """RemoteFiles fetch in separate threads; `fetched` is called with each trial that is there."""
 
     def __init__(self, storage: Storage, copy: str) -> None:
         self._storage = storage
@@ -44,15 +44,17 @@ class RemoteFiles:
         with self._lock:
             return len(self._wanted) + self._under_way
 
-    def want(self, row: int, folder: str) -> None:
-        """Asks for the results of a trial, once."""
+    def want(
+        self, row: int, folder: str, last: LastResult | None = None, *, is_running: bool = False
+    ) -> None:
+        """Ask for the results of a trial, once."""
         with self._lock:
             if folder not in self._known:
                 self._known.add(folder)
                 self._wanted[row] = folder
 
     def start(self) -> None:
-        """Begins with what was asked for, unless that was done."""
+        """Begin with what was asked for, unless that was done."""
         with self._lock:
             if self._is_closed or not self._wanted:
                 return
@@ -65,7 +67,7 @@ class RemoteFiles:
                 self._pool.submit(self._fetch, row, taken[row])
 
     def describe(self, folder: str) -> None:
-        """Fetches what the drawer shows of a trial: the names of checkpoints, its output, its error."""
+        """Fetch what the drawer shows of a trial: the names of checkpoints, its output, its error."""
         try:
             sizes = self._storage.below(folder).sizes()
         except MusterError:
@@ -94,7 +96,7 @@ class RemoteFiles:
                 self._under_way -= 1
 
     def _save(self, folder: str, name: str) -> bool:
-        """Copies one file; returns whether it is there now."""
+        """Copy one file; returns whether it is there now."""
         place = self._place(folder, name)
         if place is None:
             return False
@@ -109,6 +111,6 @@ class RemoteFiles:
         return True
 
     def _place(self, folder: str, name: str) -> Path | None:
-        """Returns where a file is copied to; None for a folder that leads out of the copy."""
+        """Return where a file is copied to; None for a folder that leads out of the copy."""
         found = os.path.realpath(os.path.join(self._copy, folder, name))
         return Path(found) if found.startswith(f"{self._copy}/") else None

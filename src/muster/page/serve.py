@@ -1,4 +1,4 @@
-"""Starts the page's server and keeps it running until Ctrl-C, or until another process ends."""
+"""Start the page's server and keep it running until Ctrl-C, or until another process ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONNECTIONS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class PageAddress:
-    """A PageAddress is where the page listens; another host than 127.0.0.1 is reachable by others."""
+    """Where the page listens; another host than 127.0.0.1 is reachable by others."""
 
     host: str = "127.0.0.1"
     port: int | None = None  # None: DEFAULT_PORT, or the next free one
@@ -37,12 +37,12 @@ class PageAddress:
 
 
 def token_file() -> Path:
-    """Returns where the user's token is kept."""
+    """Return where the user's token is kept."""
     return Path(platformdirs.user_state_dir("muster")) / "page-token"
 
 
 def bind(address: PageAddress) -> socket.socket:
-    """Returns a listening socket; MusterError with what to do when there is none."""
+    """Return a listening socket; MusterError with what to do when there is none."""
     ports = [address.port] if address.port is not None else range(DEFAULT_PORT, DEFAULT_PORT + TRIED_PORTS)
     for port in ports:
         try:
@@ -79,20 +79,23 @@ def serve(
     clock: Clock,
     opened: Callable[[str], None],
     until: ProcessIdentity | None = None,
+    actions: bool = False,
 ) -> None:
-    """Serves until Ctrl-C; calls `opened` with the one-time link once the page can be reached."""
+    """Serve until Ctrl-C; calls `opened` with the one-time link once the page can be reached."""
     import gc
 
     import anyio._backends._asyncio  # noqa: F401 - the first request would import it, and wait for it
     import uvicorn
 
     from muster.page.app import PageApp
+    from muster.page.http_protocol import TimedProtocol
 
     gc.set_threshold(400_000, 20, 20)  # trials are many small objects without cycles: a fifth of a first look
     give_memory_back()  # else the arrays of a first look would stay in it for good
     listening = bind(address)
-    page = PageApp(catalog, monotonic=clock.monotonic)
-    guard = Guard(page.starlette(), token=load_token(token_file()), hosts=(address.host, *address.names))
+    page = PageApp(catalog, monotonic=clock.monotonic, actions=actions)
+    hosts = (address.host, *address.names)
+    guard = Guard(page.starlette(), token=load_token(token_file()), hosts=hosts, actions=actions)
     config = uvicorn.Config(
         guard,
         log_level="error",
@@ -104,7 +107,7 @@ def serve(
         server_header=False,
         lifespan="off",
         ws="none",
-        http="h11",
+        http=TimedProtocol,
     )
     server = uvicorn.Server(config)
     host = "127.0.0.1" if address.host in ("0.0.0.0", "") else address.host

@@ -1,4 +1,4 @@
-"""Keeps the trials of one experiment column by column, and writes them as bytes or as a delta.
+"""Keep the trials of one experiment column by column, and writes them as bytes or as a delta.
 
 Pure: takes values, reads no file. Every row knows the number of its last change, so a delta costs what
 changed. Names and texts of users are cut, and columns beyond the limit are counted, not kept.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,40 +20,59 @@ import numpy.typing as npt
 from muster.base.untrusted import text_of
 from muster.trials.metrics import flatten
 
-STATUSES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR", "INTERRUPTED")
+STATUSES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR", "INTERRUPTED", "STOPPED")
+OVER = ("TERMINATED", "ERROR", "STOPPED")  # the last: by the scheduler or a stopper, before its end
 TIMES = ("created", "started", "reported", "ended")
+COUNTS = ("reports", "starts", "failures")  # 0 until something is known
 MAX_COLUMNS = 200
 MAX_NAME = 120  # characters of a name or a word
 MAX_WORDS = 1000  # different texts of one column; others are shown as "…"
 OTHER = "…"
+MASK = "••••"
+_SECRET = re.compile(
+    r"secret|passw|passphrase|credential|(?:api|access|private|auth)[_\-. ]?key"
+    r"|(?:^|[_\-./ ])(?:token|auth)$",
+    re.IGNORECASE,
+)
 NUMBER, WORD = "number", "word"
 Floats = npt.NDArray[np.float64]
 _NUMBERS = frozenset({int, float, type(None)})  # what numpy makes an array of numbers from
 
 
+def is_secret(key: str) -> bool:
+    """Return whether a parameter or metric is named like a secret.
+
+    Example:
+        >>> [is_secret(key) for key in ("hf_token", "db/Password", "wandb-api-key", "max_tokens", "key")]
+        [True, True, True, False, False]
+    """
+    return _SECRET.search(key) is not None
+
+
 def cut(text: str, most: int = MAX_NAME) -> str:
-    """Returns the text, or its beginning and how long it was."""
+    """Return the text, or its beginning and how long it was."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
 class TableColumn:
-    """A TableColumn holds one value per trial: a number, or the code of a word."""
+    """Holds one value per trial: a number, or the code of a word."""
 
     def __init__(self, key: str, group: str, kind: str, room: int) -> None:
+        self._blank = 0.0 if group == "trial" and key in COUNTS else math.nan
         self.key = key  # the full name, as the user wrote it
         self.name = cut(key)
         self.group = group  # trial, config or metric
         self.kind = kind
         self.odd = 0  # values that are not what the others are
-        self.values: Floats = np.full(room, np.nan)
+        self.values: Floats = np.full(room, self._blank)
         self.words: dict[str, int] = {}
         self.word_changes: list[int] = []  # number of the change that added each word
 
     def grow(self, room: int) -> None:
-        self.values = np.concatenate([self.values, np.full(room - len(self.values), np.nan)])
+        self.values = np.concatenate([self.values, np.full(room - len(self.values), self._blank)])
 
     def code(self, word: str, change: int) -> float:
-        """Returns the code of a word, which may be new."""
+        """Return the code of a word, which may be new."""
         found = self.words.get(word)
         if found is None:
             short = cut(word)
@@ -66,13 +86,19 @@ class TableColumn:
         return float(found)
 
     def become_words(self, rows: int, change: int) -> None:
-        """Turns numbers into words, for a parameter that is sometimes a number and sometimes a text."""
+        """Turn numbers into words, for a parameter that is sometimes a number and sometimes a text."""
         before, self.kind = self.values[:rows].copy(), WORD
         for row in np.flatnonzero(~np.isnan(before)):
             self.values[row] = self.code(f"{before[row]:g}", change)
 
+    def masked(self) -> TableColumn:
+        """Return a column with the same rows and none of the values."""
+        hidden = TableColumn(self.key, self.group, WORD, 0)
+        hidden.values, hidden.words = np.where(np.isnan(self.values), np.nan, 0.0), {MASK: 0}
+        return hidden
+
     def wire(self, rows: int) -> bytes:
-        """Returns float32 numbers, or uint16 codes with 65535 for nothing."""
+        """Return float32 numbers, or uint16 codes with 65535 for nothing."""
         held = self.values[:rows]
         if self.kind == NUMBER:
             return held.astype("<f4").tobytes()
@@ -80,7 +106,7 @@ class TableColumn:
 
 
 class TrialArrays:
-    """TrialArrays are changed by one reader and read by all clients; the caller holds a lock."""
+    """Changed by one reader and read by all clients; the caller holds a lock."""
 
     def __init__(self) -> None:
         self.generation = secrets.token_hex(6)  # another one: clients must load the table again
@@ -93,11 +119,10 @@ class TrialArrays:
         self.left_out: set[str] = set()  # keys of columns beyond the limit
         self.columns: dict[str, TableColumn] = {}
         self._groups: dict[str, dict[str, TableColumn]] = {"trial": {}, "config": {}, "metric": {}}
-        for name in ("status", "machine"):
+        for name in ("status", "machine", "error", "failed_at"):
             self._add_column(name, "trial", WORD)
-        for name in ("training_iteration", "time_total_s", "reports", "starts", "failures", *TIMES):
+        for name in ("training_iteration", "time_total_s", *COUNTS, *TIMES):
             self._add_column(name, "trial", NUMBER)
-        self._counts = [self.columns[f"trial/{name}"] for name in ("reports", "starts", "failures")]
         for status in STATUSES:
             self.columns["trial/status"].code(status, 0)
 
@@ -108,7 +133,7 @@ class TrialArrays:
         self.change += 1
 
     def row_of(self, trial_id: str) -> int:
-        """Returns the row of a trial, which may be new."""
+        """Return the row of a trial, which may be new."""
         row = self.rows.get(trial_id)
         if row is None:
             row = self.rows[trial_id] = len(self.ids)
@@ -117,17 +142,15 @@ class TrialArrays:
                 self.row_changes = np.concatenate([self.row_changes, np.zeros(row, dtype=np.int64)])
                 for column in self.columns.values():
                     column.grow(len(self.row_changes))
-            for column in self._counts:
-                column.values[row] = 0.0
         self.row_changes[row] = self.change
         return row
 
     def set(self, row: int, name: str, value: float | str | None) -> None:
-        """Sets one of the columns that every table has."""
+        """Set one of the columns that every table has."""
         self._set_value(self._groups["trial"][name], row, value)
 
     def set_column(self, rows: Sequence[int], name: str, column: Sequence[Any]) -> None:
-        """Sets one of the columns that every table has, for many rows."""
+        """Set one of the columns that every table has, for many rows."""
         self._set_rows(self._groups["trial"][name], rows, column)
 
     def set_times(self, rows: Sequence[int], name: str, times: Sequence[float | None]) -> None:
@@ -136,8 +159,14 @@ class TrialArrays:
         since = np.array(times, dtype=np.float64) - (self.zero_time or 0.0)  # None becomes NaN
         self._groups["trial"][name].values[np.asarray(rows, dtype=np.intp)] = since
 
+    def newest_time(self) -> float | None:
+        """Return when the last thing happened to a trial; None before the first."""
+        held = np.concatenate([self._groups["trial"][name].values[: len(self.ids)] for name in TIMES])
+        known = held[np.isfinite(held)]
+        return float(known.max()) + (self.zero_time or 0.0) if len(known) else None
+
     def set_block(self, rows: Sequence[int], group: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Sets parameters or metrics of many trials that have the same ones; what is nested is flattened."""
+        """Set parameters or metrics of many trials that have the same ones; what is nested is flattened."""
         known = self._groups[group]
         for key, values in columns.items():
             if dict in set(map(type, values)):
@@ -168,7 +197,7 @@ class TrialArrays:
         return float(self._groups["trial"][name].values[row])
 
     def set_many(self, row: int, group: str, flat: Mapping[str, Any]) -> None:
-        """Sets parameters or metrics; values that are neither number nor text are shown as text."""
+        """Set parameters or metrics; values that are neither number nor text are shown as text."""
         known = self._groups[group]
         for key, value in flat.items():
             column = known.get(key)
@@ -215,10 +244,16 @@ class TrialArrays:
         self.columns[f"{group}/{key}"] = self._groups[group][key] = made
         return made
 
-    def encode(self, extra: Mapping[str, Any]) -> bytes:
-        """Returns the whole table: the length of a JSON head, the head, then the columns one by one."""
+    def encode(self, extra: Mapping[str, Any], *, masks: bool = False) -> bytes:
+        """Return the whole table: the length of a JSON head, the head, then the columns one by one.
+
+        With `masks`, without the values of columns that are named like secrets.
+        """
         rows, self._is_known = len(self.ids), True
-        parts = ["\n".join(self.ids).encode(), *(column.wire(rows) for column in self.columns.values())]
+        columns = list(self.columns.values())
+        if masks:
+            columns = [column.masked() if is_secret(column.key) else column for column in columns]
+        parts = ["\n".join(self.ids).encode(), *(column.wire(rows) for column in columns)]
         head = {
             **extra,
             "format": 1,
@@ -236,7 +271,7 @@ class TrialArrays:
                     "odd": column.odd,
                     "words": list(column.words),
                 }
-                for column in self.columns.values()
+                for column in columns
             ],
         }
         text = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
@@ -249,7 +284,7 @@ class TrialArrays:
         return (int(row) for row in np.flatnonzero(rows > change))
 
     def delta(self, change: int) -> dict[str, Any]:
-        """Returns the rows that changed after `change`, and the words that are new since."""
+        """Return the rows that changed after `change`, and the words that are new since."""
         columns = list(self.columns.values())
         rows = [
             [row, self.ids[row], *(_rounded(column.values[row]) for column in columns)]
@@ -270,13 +305,13 @@ class TrialArrays:
         }
 
     def numbers(self, names: Iterable[str]) -> dict[str, Floats]:
-        """Returns metrics by name, for what is computed over all trials."""
+        """Return metrics by name, for what is computed over all trials."""
         found = ((name, self.columns.get(f"metric/{name}")) for name in names)
         return {n: c.values[: len(self.ids)] for n, c in found if c is not None and c.kind == NUMBER}
 
 
 def number_of(value: object) -> float | None:
-    """Returns a number as a float, infinite for an integer beyond floats; None for anything else."""
+    """Return a number as a float, infinite for an integer beyond floats; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

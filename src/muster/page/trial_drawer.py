@@ -1,4 +1,4 @@
-"""Describes one trial for the drawer: config, results, checkpoints, error, log, and why, in words.
+"""Describe one trial for the drawer: config, results, checkpoints, error, log, and why, in words.
 
 Every file is looked for inside the experiment's directory only, links followed; what is long is cut.
 """
@@ -6,14 +6,16 @@ Every file is looked for inside the experiment's directory only, links followed;
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from muster.base.untrusted import text_of
 from muster.host.regular_file import open_regular
-from muster.page.trial_arrays import cut
+from muster.page.trial_arrays import MASK, cut, is_secret
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.events import TrialFailureKind
 from muster.trials.metrics import flatten
@@ -23,7 +25,8 @@ from muster.tune.analysis.result_files import AUTO_RESULT_KEYS, EXPR_ERROR_FILE
 LOG_BYTES = 16_384
 MAX_VALUES = 500
 MAX_TEXT = 2_000
-_LINKED = ("at ", "to ", "so that ", "from ")  # reasons that begin so go on with the sentence
+_SHOWN = ("note.txt", "stderr", "stdout")
+_LINKED = ("at ", "to ", "so that ", "from ")  # reasons that begin so continue with the sentence
 _KINDS = {
     TrialFailureKind.USER_ERROR: "its code raised an exception",
     TrialFailureKind.KILLED: "a signal ended its process",
@@ -33,6 +36,7 @@ _KINDS = {
     TrialFailureKind.SILENT: "it was not heard of for too long",
     TrialFailureKind.UNPICKLABLE: "its result or code could not be sent",
     TrialFailureKind.START: "its process could not be started",
+    TrialFailureKind.NEVER_REPORTED: "its command ended without reporting the metric",
     TrialFailureKind.RESET_REFUSED: "its reset_config refused another config",
     TrialFailureKind.NODE_LOST: "its machine went away",
     TrialFailureKind.PREEMPTED: "its machine was taken back",
@@ -40,16 +44,18 @@ _KINDS = {
 }
 
 
-def describe(trial: TrialSummary, root: str, folder: str | None) -> dict[str, Any]:
-    """Returns everything that the drawer shows; all of it is plain data."""
+def describe(trial: TrialSummary, root: str, folder: str | None, *, masks: bool = False) -> dict[str, Any]:
+    """Return everything that the drawer shows as plain data; `masks` hides what is named like a secret."""
     place = inside(root, folder) if folder else None
     failure = trial.failure
     return {
         "trial_id": trial.trial_id,
         "name": cut(trial.trial_name),
         "status": trial.status,
-        "config": pairs(trial.config),
-        "result": pairs({k: v for k, v in trial.result.items() if k not in AUTO_RESULT_KEYS}),
+        "folder": folder or "",
+        "config": pairs(trial.config, masks=masks),
+        "config_json": "" if masks else _as_json(trial.config),
+        "result": pairs({k: v for k, v in trial.result.items() if k not in AUTO_RESULT_KEYS}, masks=masks),
         "facts": pairs({k: trial.result[k] for k in AUTO_RESULT_KEYS if k in trial.result and k != "config"}),
         "times": {
             "created": trial.created_at,
@@ -61,6 +67,9 @@ def describe(trial: TrialSummary, root: str, folder: str | None) -> dict[str, An
         "reports": trial.reports,
         "failures": trial.failures,
         "checkpoints": checkpoints_in(place),
+        "error_lines": ["", ""]
+        if failure is None
+        else list(error_lines(failure.traceback or failure.message)),
         "error": "" if failure is None else _tail_of(failure.traceback or failure.message),
         "error_file": "" if place is None else log_tail(root, os.path.join(place, EXPR_ERROR_FILE)),
         "logs": logs_in(root, place),
@@ -68,16 +77,39 @@ def describe(trial: TrialSummary, root: str, folder: str | None) -> dict[str, An
     }
 
 
+_FRAME = re.compile(r'^ +File "([^"]+)", line (\d+), in (.*)\n(?: {4,}(.*))?', re.MULTILINE)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
+_NOT_THE_USERS = ("site-packages", "/lib/python", "/muster/", "<frozen")
+
+
+def error_lines(text: str) -> tuple[str, str]:
+    """Return the line of a traceback that says what happened, and the user's own line, where there is one.
+
+    Example:
+        >>> error_lines('Traceback:\\n  File "/a/b.py", line 3, in f\\n    1 / 0\\nZeroDivisionError: no')
+        ('ZeroDivisionError: no', 'b.py:3 in f: 1 / 0')
+    """
+    clean = text.encode(errors="replace").decode()[-LOG_BYTES:]
+    lines = [line.rstrip() for line in clean.splitlines() if line.strip()]
+    last = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1] if lines else "")
+    frames = [frame for frame in _FRAME.findall(clean) if not any(n in frame[0] for n in _NOT_THE_USERS)]
+    if not frames:
+        return last, ""
+    file, number, function, code = frames[-1]
+    return last, f"{os.path.basename(file)}:{number} in {function}{f': {code.strip()}' if code else ''}"
+
+
 def why(trial: TrialSummary) -> str:
-    """Returns in words why the trial waits, runs, was stopped or failed, as far as its facts say."""
+    """Return in words why the trial waits, runs, was stopped or failed, as far as its facts say."""
     failure, reports = trial.failure, f"{trial.reports:,} result{'' if trial.reports == 1 else 's'}"
     reason = f"{', ' if trial.reason.startswith(_LINKED) else ': '}{cut(trial.reason, MAX_TEXT)}."
     decided = f" It was {trial.decision}{reason}" if trial.reason else ""
     if trial.status in ("PENDING", "PAUSED", "RUNNING", "INTERRUPTED"):
         return _why_not_over(trial, reports, reason, decided)
     if failure is not None:
-        first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
-        return f"It failed after {reports}, because {_KINDS[failure.kind]}: {cut(first, 300)}".rstrip(": ")
+        said, line = error_lines(failure.traceback or failure.message)
+        at = f", at {line}" if line else ""
+        return f"It failed after {reports}, because {_KINDS[failure.kind]}: {cut(said, 300)}{at}".rstrip(": ")
     if trial.returned:
         return f"It ended after {reports}: its code returned.{decided}"
     if trial.decision == STOPPED:
@@ -98,13 +130,22 @@ def _why_not_over(trial: TrialSummary, reports: str, reason: str, decided: str) 
     return f"It runs and has reported {reports}.{again}{decided}"
 
 
-def pairs(values: Mapping[str, Any]) -> list[list[str]]:
-    """Returns names and values as texts, the first MAX_VALUES of them."""
+def pairs(values: Mapping[str, Any], *, masks: bool = False) -> list[list[str]]:
+    """Return names and values as texts, the first MAX_VALUES of them."""
     flat = flatten(dict(values))
-    shown = [[cut(str(key)), _text(value)] for key, value in list(flat.items())[:MAX_VALUES]]
+    shown = [
+        [cut(str(key)), MASK if masks and is_secret(str(key)) else _text(value)]
+        for key, value in list(flat.items())[:MAX_VALUES]
+    ]
     if len(flat) > MAX_VALUES:
         shown.append(["…", f"{len(flat) - MAX_VALUES:,} more are not shown"])
     return shown
+
+
+def _as_json(config: Mapping[str, Any]) -> str:
+    """Return a config to copy; values that are not data as text."""
+    text = json.dumps(dict(config), indent=1, default=text_of)
+    return text if len(text) <= LOG_BYTES else ""
 
 
 def checkpoints_in(place: str | None) -> list[str]:
@@ -115,18 +156,18 @@ def checkpoints_in(place: str | None) -> list[str]:
 
 
 def logs_in(root: str, place: str | None) -> dict[str, str]:
-    """Returns the ends of the files that a trial wrote its output to."""
+    """Return the ends of the files that a trial wrote its output to, and of a note of the user."""
     if place is None:
         return {}
     names: list[str] = []
     with contextlib.suppress(OSError):
-        names = sorted(n for n in os.listdir(place) if n in ("stdout", "stderr") or n.endswith(".log"))
+        names = sorted(n for n in os.listdir(place) if n in _SHOWN or n.endswith(".log"))
     found = {cut(name): log_tail(root, os.path.join(place, name)) for name in names[:8]}
     return {name: text for name, text in found.items() if text}
 
 
 def log_tail(root: str, path: str) -> str:
-    """Returns the end of a file of the experiment; "" when there is none, or when it lies elsewhere."""
+    """Return the end of a file of the experiment; "" when there is none, or when it lies elsewhere."""
     real = inside(root, os.path.relpath(path, root))
     if real is None:
         return ""
@@ -141,7 +182,7 @@ def log_tail(root: str, path: str) -> str:
 
 
 def inside(root: str, relative: str) -> str | None:
-    """Returns the real path of something below the root; None when it is not below it, or no plain file."""
+    """Return the real path of something below the root; None when it is not below it, or no plain file."""
     top = os.path.realpath(root)
     real = os.path.realpath(os.path.join(top, relative))
     is_below = os.path.commonpath([top, real]) == top and real != top
@@ -157,8 +198,5 @@ def _text(value: object) -> str:
 
 def _tail_of(text: str) -> str:
     clean = text.encode(errors="replace").decode()
-    return (
-        clean
-        if len(clean) <= LOG_BYTES
-        else f"… ({len(clean) - LOG_BYTES:,} characters before)\n" + clean[-LOG_BYTES:]
-    )
+    more = len(clean) - LOG_BYTES
+    return clean if more <= 0 else f"… ({more:,} characters before)\n{clean[-LOG_BYTES:]}"

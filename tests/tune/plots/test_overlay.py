@@ -24,9 +24,8 @@ def test_a_line_is_the_best_value_after_each_result(tmp_path):
     assert (np.diff(found.best) <= 0).all()
 
 
-@pytest.mark.parametrize("name", ["both.html", "both.svg"])
-def test_the_file_has_a_line_for_each_experiment_and_can_be_parsed(tmp_path, name):
-    file = tmp_path / name
+def test_the_file_has_a_line_for_each_experiment_and_can_be_parsed(tmp_path):
+    file = tmp_path / "both.svg"
     save_overlay(
         [curve("a<b", [3, 2, 1]), curve("c", [5, 5, 4]), curve("empty", [])], "loss", "results", file
     )
@@ -34,6 +33,8 @@ def test_the_file_has_a_line_for_each_experiment_and_can_be_parsed(tmp_path, nam
     svg = ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
     lines = [each for each in svg.iter() if each.tag.endswith("path")]
     assert [line[0].text for line in lines] == ["a<b", "c"]
+    legend = {each.text: each.get("fill") for each in svg.iter() if each.get("fill") and each.text}
+    assert legend == {line[0].text: line.get("stroke") for line in lines}
     assert all("NaN" not in line.get("d") for line in lines)
 
 

@@ -3,7 +3,7 @@
 import { frontsOf } from "./selection.js";
 
 const NOTHING = 65535;
-export const FRONT = "trial/front";
+export const FRONT = "trial/front", NUMBER = "trial/number", SHARE = "trial/share";
 
 /** One column: numbers as Float32Array, words as codes in a Uint16Array. */
 class TrialColumn {
@@ -64,21 +64,48 @@ export class TrialTable {
     });
     this.byKey = new Map(this.columns.map((each) => [each.key, each]));
     this.front = null;
+    this.share = null;
+    this.number = null;
   }
-  column(key) { return key === FRONT ? this.fronts() : this.byKey.get(key); }
+  column(key) { return key === FRONT ? this.fronts() : key === NUMBER ? this.numbers() : key === SHARE ? this.shares() : this.byKey.get(key); }
+  /** The place of each trial in the order of creation. */
+  numbers() {
+    if (!this.number || this.number.values.length !== this.rows) {
+      const values = Float32Array.from({ length: this.rows }, (_, row) => row + 1);
+      this.number = new TrialColumn({ name: "trial", group: "trial", kind: "number", odd: 0, words: [] }, -1, values, this.rows);
+    }
+    return this.number;
+  }
+  /** The share of trials whose last value of the first goal is at most that of a trial: against the goal, its distribution. */
+  shares() {
+    const goal = this.byKey.get(`metric/${this.summary.metric}`);
+    if (!goal || goal.kind === "word") return undefined;
+    if (!this.share || this.share.change !== this.change) {
+      const values = new Float32Array(this.rows).fill(NaN), rows = [...values.keys()].filter((row) => Number.isFinite(goal.at(row))).sort((a, b) => goal.at(b) - goal.at(a));
+      rows.forEach((row, at) => { values[row] = at && goal.at(rows[at - 1]) === goal.at(row) ? values[rows[at - 1]] : 1 - at / rows.length; });
+      this.share = { change: this.change, column: new TrialColumn({ name: "share of trials", group: "trial", kind: "number", odd: 0, words: [] }, -1, values, this.rows) };
+      this.share.column.key = SHARE;
+    }
+    return this.share.column;
+  }
   /** With several goals: which front of the last values a trial is on, 0 for the Pareto front; found once for a state. */
   fronts() {
-    const { goals, modes, constraints } = this.summary, wanted = goals.map((name, at) => [this.byKey.get(`metric/${name}`), modes[at]]).filter(([column, mode]) => column && mode !== "obs");
+    const { goals, modes } = this.summary, wanted = goals.map((name, at) => [this.byKey.get(`metric/${name}`), modes[at]]).filter(([column, mode]) => column && mode !== "obs");
     if (wanted.length < 2) return undefined;
     if (!this.front || this.front.change !== this.change) {
-      const bounds = Object.entries(constraints || {}).map(([name, bound]) => [this.byKey.get(`metric/${name}`), bound]), rows = [];
+      const rows = [];
       for (let row = 0; row < this.rows; row++)
-        if (wanted.every(([column]) => Number.isFinite(column.at(row))) && bounds.every(([column, bound]) => column && column.at(row) <= bound)) rows.push(row);
+        if (wanted.every(([column]) => Number.isFinite(column.at(row))) && this.isAllowed(row)) rows.push(row);
       const values = new Float32Array(this.rows).fill(NaN), found = frontsOf(wanted.map(([column, mode]) => [column.values, mode === "max" ? 1 : -1]), rows);
       rows.forEach((row, at) => { values[row] = found[at]; });
       this.front = { change: this.change, column: new TrialColumn({ name: "front", group: "trial", kind: "number", odd: 0, words: [] }, -1, values, this.rows) };
     }
     return this.front.column;
+  }
+  /** Whether the last values of a trial violate no constraint. */
+  isAllowed(row) {
+    const bounds = Object.entries(this.summary.constraints || {});
+    return bounds.every(([name, bound]) => this.byKey.has(`metric/${name}`) && this.byKey.get(`metric/${name}`).at(row) <= bound);
   }
   trial(name) { return this.byKey.get(`trial/${name}`); }
   get params() { return this.columns.filter((each) => each.group === "config"); }
@@ -103,9 +130,9 @@ export class TrialTable {
   }
 }
 
-async function fetched(path) {
+async function fetched(path, options = {}) {
   let response;
-  try { response = await fetch(path, { credentials: "same-origin" }); } catch { throw new Error("The server does not answer: is `muster dashboard` still running?"); }
+  try { response = await fetch(path, { credentials: "same-origin", ...options }); } catch { throw new Error("The server does not answer: is `muster dashboard` still running?"); }
   if (response.ok) return response;
   let problem = `the server answered ${response.status}`;
   try { problem = (await response.json()).problem || problem; } catch { /* plain text */ }
@@ -116,6 +143,7 @@ async function fetched(path) {
 /** Where data comes from: the server that sent this page. */
 class ServerSource {
   isLive = true;
+  start = "";
   listed = null;
   listedAt = 0;
   /** The list; what is asked for twice in a second, by two parts of the page, is fetched once. */
@@ -138,18 +166,21 @@ class ServerSource {
   async lineage(key) { return (await (await fetched(`/api/experiment/${key}/lineage`)).json()).copies; }
   async trial(key, id) { return (await fetched(`/api/experiment/${key}/trial/${encodeURIComponent(id)}`)).json(); }
   async cluster(key) { return (await fetched(`/api/cluster/${key}/view`)).json(); }
+  /** Asks the driver of an experiment to stop or change something; the server must allow it. */
+  async act(key, request) { await fetched(`/api/experiment/${key}/request`, { method: "POST", headers: { "x-muster-action": "1" }, body: JSON.stringify(request) }); }
   async why(key, subject) { return (await fetched(`/api/cluster/${key}/why?subject=${encodeURIComponent(subject)}`)).json(); }
   /** Listens for events until the returned function is called; the browser reconnects and says where it was. */
   listen(path, handlers, onState) {
     let stream, timer, isOver = false, wait = 1000;
     const open = () => {
       stream = new EventSource(typeof path === "function" ? path() : path);
-      stream.onopen = () => { wait = 1000; onState("live"); };
+      stream.onopen = () => { wait = 1000; onState("live", ""); };
       for (const [kind, handle] of Object.entries(handlers))
         stream.addEventListener(kind, (event) => handle(JSON.parse(event.data)));
       stream.onerror = () => {
-        onState("lost");
-        stream.close(); // by itself it would give up after an answer that is no stream
+        onState("lost", "");
+        fetched("/api/list").catch((error) => onState("lost", error.message)); // a stream does not say why
+        stream.close(); // by itself it would give up after an answer that is not a stream
         if (!isOver) timer = setTimeout(open, wait);
         wait = Math.min(10000, wait * 1.5);
       };
@@ -162,7 +193,7 @@ class ServerSource {
 /** Where data comes from in a page that was exported: the page itself. */
 class EmbeddedSource {
   isLive = false;
-  constructor(data) { this.data = data; }
+  constructor(data) { this.data = data; this.start = data.start || ""; }
   async list() { return this.data.list; }
   async table(key) {
     const bytes = Uint8Array.from(atob(this.data.tables[key]), (letter) => letter.charCodeAt(0));
@@ -180,7 +211,12 @@ class EmbeddedSource {
     return found;
   }
   async cluster(key) { return this.data.clusters[key]; }
-  async why() { throw new Error("A report does not hold these answers: ask `muster why`."); }
+  async why(key, subject) {
+    const found = (this.data.why[key] || {})[subject];
+    if (!found) throw new Error("A report holds the newest answers only: ask `muster why`.");
+    return found;
+  }
+  async act() { throw new Error("A report changes nothing."); }
   listen() { return () => {}; }
 }
 

@@ -2,29 +2,32 @@
 
 /** Okabe and Ito's colours, which most colour-blind people can tell apart. */
 export const STATUS_COLOURS = {
-  PENDING: "#8c8c8c", RUNNING: "#0072b2", PAUSED: "#e69f00",
-  TERMINATED: "#009e73", ERROR: "#d55e00", INTERRUPTED: "#cc79a7",
+  PENDING: "#7f7f7f", RUNNING: "#1f84c4", PAUSED: "#c77700",
+  TERMINATED: "#008f68", STOPPED: "#8a63c9", ERROR: "#d55e00", INTERRUPTED: "#c0609a",
 };
 export const STATUS_WORDS = {
   PENDING: "waiting", RUNNING: "running", PAUSED: "paused",
-  TERMINATED: "done", ERROR: "failed", INTERRUPTED: "interrupted",
+  TERMINATED: "done", STOPPED: "stopped early", ERROR: "failed", INTERRUPTED: "interrupted",
 };
 export const STATUS_SIGNS = {
-  PENDING: "○", RUNNING: "▶", PAUSED: "‖", TERMINATED: "✓", ERROR: "✕", INTERRUPTED: "!",
+  PENDING: "○", RUNNING: "▶", PAUSED: "‖", TERMINATED: "✓", STOPPED: "■", ERROR: "✕", INTERRUPTED: "!",
 };
-export const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7000", "#7a5195"];
+export const PALETTE = ["#1f84c4", "#c77700", "#008f68", "#c0609a", "#d55e00", "#8a63c9", "#8a7000", "#4f8f9f"];
 export const MACHINE_COLOURS = {
-  QUEUED: "#bdbdbd", REQUESTED: "#e6c36a", ALLOCATED: "#e69f00", RAY_INSTALLING: "#56b4e9", RAY_RUNNING: "#009e73",
+  QUEUED: "#9a9a9a", REQUESTED: "#b8923a", ALLOCATED: "#c77700", RAY_INSTALLING: "#3f9ad6", RAY_RUNNING: "#008f68",
   RAY_STOP_REQUESTED: "#cc79a7", RAY_STOPPING: "#cc79a7", RAY_STOPPED: "#b0668f", TERMINATING: "#8c6d9c",
   TERMINATED: "#777777", ALLOCATION_FAILED: "#d55e00", RAY_INSTALL_FAILED: "#d55e00",
   TERMINATION_FAILED: "#d55e00", ALLOCATION_TIMEOUT: "#d55e00",
 };
-const SCALE = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137],
-  [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
+/** On a dark ground, best is bright; on a light one, best is dark: no yellow on white. Every step has a contrast of 3 with its ground. */
+const SCALES = {
+  dark: [[122, 96, 152], [98, 116, 176], [78, 132, 176], [60, 148, 165], [48, 160, 150], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]],
+  light: [[128, 150, 182], [110, 140, 178], [90, 128, 175], [66, 112, 165], [45, 98, 155], [34, 80, 142], [42, 60, 125], [52, 36, 106], [60, 5, 85]],
+};
 
 /** A colour of a scale that also reads in grey; `share` from 0 (worst) to 1 (best). */
 export function scaleColour(share, alpha = 1) {
-  const place = Math.max(0, Math.min(1, share)) * (SCALE.length - 1);
+  const SCALE = SCALES[document.documentElement.dataset.theme] || SCALES.light, place = Math.max(0, Math.min(1, share)) * (SCALE.length - 1);
   const low = Math.floor(place), high = Math.min(SCALE.length - 1, low + 1), part = place - low;
   const mix = SCALE[low].map((value, at) => Math.round(value + (SCALE[high][at] - value) * part));
   return `rgba(${mix[0]},${mix[1]},${mix[2]},${alpha})`;
@@ -59,7 +62,7 @@ export function clockTime(at, withDay = false) {
 
 export function money(value) {
   if (value === null || value === undefined) return "–";
-  return `$${value >= 100 ? value.toFixed(0) : value >= 0.1 || value === 0 ? value.toFixed(2) : value.toPrecision(2)}`;
+  return `$${value >= 100 ? value.toFixed(0) : value >= 0.095 || value === 0 ? value.toFixed(2) : Number(value.toPrecision(2))}`;
 }
 
 /** The colours of the theme in force, for canvases. */
@@ -136,6 +139,62 @@ export function ticksBetween(low, high, most) {
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
   return found;
+}
+
+/** Values for an axis: words, powers of ten, or round numbers; whole ones for integers. */
+export function axisTicks(column, low, high, isLog, most) {
+  if (column.kind === "word") return column.words.map((_, code) => code).slice(0, 12);
+  if (isLog) {
+    const powers = ticksBetween(Math.ceil(Math.log10(low)), Math.floor(Math.log10(high)), most).filter(Number.isInteger).map((power) => 10 ** power);
+    if (powers.length > 1) return powers;
+  }
+  const found = ticksBetween(low, high, most);
+  return isWhole(column) ? found.filter(Number.isInteger) : found;
+}
+
+/** Whether a column holds integers only. */
+export function isWhole(column) {
+  if (column.wholeOf !== column.values || column.wholeRows !== column.rows) {
+    column.wholeOf = column.values; column.wholeRows = column.rows;
+    column.whole = column.values.every((value) => Number.isInteger(value) || !Number.isFinite(value));
+  }
+  return column.whole;
+}
+
+/** A value of a column as text. */
+export function cellText(column, row) {
+  if (column.kind === "word") return column.text(row) || "";
+  return column.name === "time_total_s" ? shortDuration(column.at(row)) : shortNumber(column.at(row));
+}
+
+let tip = null;
+/** Shows lines of text beside the pointer; nothing hides them. Text only: names of users must not become markup. */
+export function showTip(event, lines) {
+  if (!lines || !lines.length) {
+    if (tip) tip.hidden = true;
+    return;
+  }
+  if (!tip) {
+    tip = document.body.appendChild(document.createElement("div"));
+    tip.className = "tip"; tip.dataset.test = "tip";
+    tip.setAttribute("aria-hidden", "true"); // for a pointer only: the table has the same for readers
+  }
+  tip.hidden = false;
+  tip.textContent = lines.join("\n");
+  const box = tip.getBoundingClientRect(), x = event.clientX + 14, y = event.clientY + 14;
+  tip.style.left = `${Math.max(4, x + box.width > innerWidth - 8 ? event.clientX - box.width - 10 : x)}px`;
+  tip.style.top = `${Math.max(4, y + box.height > innerHeight - 8 ? event.clientY - box.height - 10 : y)}px`;
+}
+
+/** What a tooltip says of a trial: its state, what is plotted, and what was searched. */
+export function trialLines(table, row, keys, isBest) {
+  const status = table.status(row), shown = new Set(), lines = [`${table.ids[row]} · ${STATUS_WORDS[status] || status}${isBest ? " · best" : ""}`];
+  for (const column of [...keys.map((key) => table.column(key)), ...table.params.slice(0, 6), table.trial("training_iteration"), table.trial("error")]) {
+    if (!column || shown.has(column.key) || Number.isNaN(column.at(row))) continue;
+    shown.add(column.key);
+    lines.push(`${column.name === "training_iteration" ? "iteration" : column.name}: ${cellText(column, row)}`);
+  }
+  return lines;
 }
 
 /** Text cut so that it fits. */

@@ -4,12 +4,12 @@
  * What is chosen: experiment, cluster, text, states, ranges by column, order, columns, axes, metric, time, drawers.
  * @typedef {{ e: string, c: string, q: string, st: string, r: Record<string, [number, number]>, sort: string, down: boolean,
  *   cols: string, x: string, y: string, metric: string, t: [number, number] | null, open: string, why: string,
- *   pareto: boolean, theme: string }} View
+ *   pareto: string, log: boolean, theme: string, colour: string, by: string, cmp: string, es: string, only: string }} View
  */
 
 /** @type {View} */
 export const EMPTY_VIEW = {
-  e: "", c: "", q: "", st: "", r: {}, sort: "", down: false, cols: "", x: "", y: "", metric: "", t: null, open: "", why: "", pareto: false, theme: "",
+  e: "", c: "", q: "", st: "", r: {}, sort: "", down: false, cols: "", x: "", y: "", metric: "", t: null, open: "", why: "", pareto: "", log: false, theme: "", colour: "", by: "", cmp: "", es: "", only: "",
 };
 
 /** Reads the view out of the part of the URL after `#`. */
@@ -81,6 +81,9 @@ export function sumOf(column, rows) {
   return sum;
 }
 
+/** How many trials are over; one that was paused and is stopped has no end time. */
+export function overOf(counts) { return ["TERMINATED", "STOPPED", "ERROR"].reduce((sum, state) => sum + ((counts || {})[state] || 0), 0); }
+
 export function countOf(mask) {
   let count = 0;
   for (let row = 0; row < mask.length; row++) count += mask[row];
@@ -151,9 +154,17 @@ export function importanceOf(table, metricKey, mask, mode) {
   if (!metric || metric.kind === "word") return [];
   for (let row = 0; row < table.rows; row++) if (mask[row] && (Number.isFinite(metric.values[row]) || reports.values[row] > 0)) rows.push(row);
   if (rows.length < 8) return [];
-  const goal = ranksOf(rows.map((row) => (Number.isFinite(metric.values[row]) ? sign * metric.values[row] : -Infinity)));
+  const goal = ranksOf(byRung(table, rows, rows.map((row) => (Number.isFinite(metric.values[row]) ? sign * metric.values[row] : -Infinity))));
   return table.params.map((column) => ({ name: column.name, key: column.key, share: explained(column, rows, goal) }))
     .filter((each) => each.share !== null).sort((a, b) => b.share - a.share);
+}
+
+/** With early stopping, a trial that got further comes before one that was stopped: values of different rungs are not compared. */
+function byRung(table, rows, values) {
+  const status = table.trial("status"), stopped = status.words ? status.words.indexOf("STOPPED") : -1;
+  if (stopped < 0 || !rows.some((row) => status.values[row] === stopped)) return values;
+  const iterations = table.trial("training_iteration").values, ranks = ranksOf(values);
+  return rows.map((row, at) => (values[at] === -Infinity ? -Infinity : (iterations[row] || 0) * (rows.length + 1) + ranks[at]));
 }
 
 function ranksOf(values) {

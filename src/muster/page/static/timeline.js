@@ -1,6 +1,6 @@
 // What happened when: trials by machine, machines by state, waiting demand, spend. All share one time axis.
 import { html, useEffect, useRef } from "./vendor/preact-htm.js";
-import { MACHINE_COLOURS, PALETTE, PixelLayer, STATUS_COLOURS, clockTime, fitted, money, pixelColour, prepared, shortNumber, themeColours, ticksBetween } from "./format.js";
+import { MACHINE_COLOURS, PALETTE, PixelLayer, STATUS_COLOURS, clockTime, fitted, money, pixelColour, prepared, shortDuration, shortNumber, showTip, themeColours, ticksBetween, trialLines } from "./format.js";
 
 const LEFT = 92, RIGHT = 10, AXIS = 20;
 
@@ -19,8 +19,8 @@ function timeAxis(context, [from, until], width, height, colours) {
   return x;
 }
 
-/** A canvas over time: `paint` draws, dragging chooses a part of the time, a click picks what is there. */
-function TimeCanvas({ paint, span, chosen, setTime, height, label, name, deps, pick }) {
+/** A canvas over time: `paint` draws, dragging chooses a part of the time, a click picks what is there, `tell` says what that is. */
+function TimeCanvas({ paint, span, chosen, setTime, height, label, name, deps, pick, tell }) {
   const canvas = useRef(null), held = useRef(/** @type {any} */ ({}));
   const draw = () => {
     if (!canvas.current) return;
@@ -40,18 +40,33 @@ function TimeCanvas({ paint, span, chosen, setTime, height, label, name, deps, p
   const at = (event) => Math.max(LEFT, Math.min(held.current.width - RIGHT, event.clientX - canvas.current.getBoundingClientRect().left));
   const toTime = (pixel) => span[0] + ((pixel - LEFT) / (held.current.width - LEFT - RIGHT)) * (span[1] - span[0]);
   const down = (event) => { held.current.drag = { from: at(event), to: null }; canvas.current.setPointerCapture(event.pointerId); };
-  const move = (event) => { const drag = held.current.drag; if (drag && Math.abs(at(event) - drag.from) > 3) { drag.to = at(event); draw(); } };
+  const hitAt = (event) => {
+    const box = canvas.current.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
+    return (held.current.things || []).find((each) => px >= each.x - 2 && px <= each.x + each.w + 2 && py >= each.y && py <= each.y + each.h);
+  };
+  const move = (event) => {
+    const drag = held.current.drag, hit = drag ? null : hitAt(event);
+    if (drag && Math.abs(at(event) - drag.from) > 3) { drag.to = at(event); draw(); }
+    const time = toTime(at(event)), lines = drag || !tell ? null : tell(hit ? hit.thing : null, time);
+    showTip(event, lines && lines.length ? [...lines, clockTime(time, true)] : null);
+  };
+  const keys = (event) => { // the arrows go through the time, as the pointer does
+    const by = { ArrowLeft: -0.02, ArrowRight: 0.02 }[event.key], box = canvas.current.getBoundingClientRect();
+    if (!by) return;
+    event.preventDefault();
+    const share = held.current.share = Math.max(0, Math.min(1, (held.current.share ?? 0.5) + by));
+    move({ clientX: box.left + LEFT + share * (held.current.width - LEFT - RIGHT), clientY: box.top + height / 2 });
+  };
   const up = (event) => {
     const drag = held.current.drag;
     held.current.drag = null;
     if (!drag) return;
     if (drag.to !== null) { setTime([toTime(Math.min(drag.from, drag.to)), toTime(Math.max(drag.from, drag.to))]); return; }
-    const box = canvas.current.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
-    const hit = held.current.things.find((each) => px >= each.x - 2 && px <= each.x + each.w + 2 && py >= each.y && py <= each.y + each.h);
+    const hit = hitAt(event);
     if (hit && pick) pick(hit.thing); else if (chosen) setTime(null);
   };
-  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" aria-label=${label} data-test=${name}
-    onPointerDown=${down} onPointerMove=${move} onPointerUp=${up}></canvas></div>`;
+  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" aria-label=${label} data-test=${name} tabindex=${tell ? 0 : -1} onKeyDown=${keys} onBlur=${(event) => showTip(event, null)}
+    onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${(event) => showTip(event, null)}></canvas></div>`;
 }
 
 /** Each machine's trials side by side, in as many slots as it ran at once; kept while the table stays as it is. */
@@ -70,7 +85,7 @@ function slotsOf(table, machines, lanes, version, before) {
   return { table, version, lanes, slots, counts: new Map([...busyUntil].map(([machine, busy]) => [machine, busy.length])) };
 }
 
-export function TrialTimeline({ table, mask, span, chosen, setTime, version, openTrial }) {
+export function TrialTimeline({ table, mask, span, chosen, setTime, version, openTrial, best, metricKey }) {
   const layout = useRef(/** @type {any} */ (null)), machines = table.trial("machine"), lanes = Math.max(1, Math.min(40, machines.words.length));
   const height = AXIS + Math.max(70, Math.min(320, lanes * 26));
   const paint = (context, x, width, room, colours) => {
@@ -89,9 +104,11 @@ export function TrialTimeline({ table, mask, span, chosen, setTime, version, ope
       if (mask[row]) things.push(box);
     }
     layer.draw(context);
+    const star = things.find((each) => each.thing === best);
+    if (star) { context.strokeStyle = colours.text; context.lineWidth = 2; context.strokeRect(star.x, star.y, Math.max(3, star.w), star.h); context.fillStyle = colours.text; context.fillText("★", Math.min(width - 14, star.x + star.w + 3), star.y + Math.min(star.h, 12)); }
     return things;
   };
-  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${height} pick=${openTrial} name="timeline"
+  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${height} pick=${openTrial} name="timeline" tell=${(row) => (row === null ? null : trialLines(table, row, [metricKey, "trial/machine"], row === best))}
     label=${`When each trial ran, on ${machines.words.length} machines.`} deps=${[version, mask]} />`;
 }
 
@@ -104,8 +121,18 @@ export function LineagePlot({ copies, table, openTrial }) {
     ${rows.map((row) => html`<g key=${row}><line x1="90" x2=${W - 20} y1=${y(row)} y2=${y(row)} class="lane" />
       <text x="4" y=${y(row) + 4} onClick=${() => openTrial(row)}>${table.ids[row]}</text></g>`)}
     ${copies.filter(([donor, target]) => place.has(donor) && place.has(target)).slice(-400).map(([donor, target, at, from], index) => html`
-      <g key=${index}><line x1=${x(from)} y1=${y(donor)} x2=${x(at)} y2=${y(target)} class="copy" /><circle cx=${x(at)} cy=${y(target)} r="3.5" class="copy-end" /></g>`)}
+      <g key=${index}><title>${`${table.ids[target]} copied ${table.ids[donor]} (iteration ${from}) at iteration ${at}`}</title><line x1=${x(from)} y1=${y(donor)} x2=${x(at)} y2=${y(target)} class="copy" /><circle cx=${x(at)} cy=${y(target)} r="3.5" class="copy-end" /></g>`)}
     <text x="90" y=${H - 4}>iteration 0</text><text x=${W - 20} y=${H - 4} text-anchor="end">${most}</text></svg>`;
+}
+
+/** A state or a verdict as people write it. */
+export function words(name) { return String(name).replaceAll(/[_-]/g, " ").toLowerCase().replace("ray ", "Ray "); }
+
+/** What a list of steps had at a time; the last one before it. */
+function stepAt(steps, time) {
+  let found = null;
+  for (const step of steps) { if (step[0] > time) break; found = step; }
+  return found;
 }
 
 export function MachineTimeline({ view, span, chosen, setTime, pick }) {
@@ -127,12 +154,12 @@ export function MachineTimeline({ view, span, chosen, setTime, pick }) {
         if (right < LEFT || left > width - RIGHT) return;
         context.fillStyle = MACHINE_COLOURS[state] || colours.text;
         context.fillRect(left, y, Math.max(1, right - left), row - 2);
-        things.push({ x: left, w: Math.max(1, right - left), y, h: row - 2, thing: machine });
+        things.push({ x: left, w: Math.max(1, right - left), y, h: row - 2, thing: { ...machine, state, from, until } });
       });
     });
     return things;
   };
-  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${height} pick=${pick} name="machines"
+  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${height} pick=${pick} name="machines" tell=${(machine) => machine && [`${machine.node_type} ${machine.market} ${machine.zone}`, machine.machine, `${words(machine.state)} for ${shortDuration(machine.until - machine.from)}`, machine.price_per_hour ? `${money(machine.cost)} at ${money(machine.price_per_hour)} per hour` : "price unknown"]}
     label=${`States of ${view.machines.length} machines over time.`} deps=${[view]} />`;
 }
 
@@ -157,7 +184,16 @@ export function StackedTimeline({ steps, names, colours: own, span, chosen, setT
       floor = top;
     });
   };
-  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${130} name=${name} label=${label} deps=${[steps]} />`;
+  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${130} name=${name} label=${label} deps=${[steps]}
+    tell=${(_, time) => { const step = stepAt(steps, time); return step && names.filter((each) => step[1][each]).map((each) => `${words(each)}: ${step[1][each]}`); }} />`;
+}
+
+/** What was spent at a time, and what an hour cost then. */
+function spendLines(points, time) {
+  const next = points.findIndex(([at]) => at > time);
+  if (next <= 0) return points.length && next < 0 ? [`${money(points[points.length - 1][1])} spent`] : null;
+  const [[from, before], [until, after]] = [points[next - 1], points[next]], slope = (after - before) / (until - from || 1);
+  return [`${money(before + slope * (time - from))} spent`, `${money(slope * 3600)} per hour`];
 }
 
 export function SpendTimeline({ points, span, chosen, setTime }) {
@@ -171,5 +207,5 @@ export function SpendTimeline({ points, span, chosen, setTime }) {
     for (const [at, value] of points) { const px = x(at); if (px < LEFT || px > width - RIGHT) continue; if (isDown) context.lineTo(px, y(value)); else { context.moveTo(px, y(value)); isDown = true; } }
     context.stroke();
   };
-  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${110} name="spend" label="Money spent over time." deps=${[points]} />`;
+  return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${110} name="spend" label="Money spent over time." deps=${[points]} tell=${(_, time) => spendLines(points, time)} />`;
 }

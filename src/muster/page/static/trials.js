@@ -1,16 +1,18 @@
 // The table of trials, which draws only the rows in view, and the filters above it.
-import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { STATUS_COLOURS, STATUS_SIGNS, STATUS_WORDS, money, shortDuration, shortNumber } from "./format.js";
 import { FRONT } from "./data.js";
 import { orderOf } from "./selection.js";
 
 const ROW = 28, AROUND = 8;
+const TIMES = new Set(["trial/created", "trial/started", "trial/reported", "trial/ended"]);
 export const COST = "metric/cost_usd"; // what a trial has cost so far, where its price is known
-const OWN = { training_iteration: "iteration", time_total_s: "time", reports: "results", starts: "starts", failures: "failures", cost_usd: "cost" };
+const OWN = { training_iteration: "iteration", time_total_s: "time", reports: "results", starts: "starts", failures: "failures", cost_usd: "cost", failed_at: "failed at" };
 
 export function shownColumns(table, chosen, metricKey) {
   if (chosen) return chosen.split("|").map((key) => table.column(key)).filter(Boolean);
-  const keys = ["trial/status", FRONT, "trial/training_iteration", "trial/time_total_s", metricKey];
+  const failed = table.trial("error").words.length ? ["trial/error", "trial/failed_at"] : [];
+  const keys = ["trial/status", FRONT, "trial/training_iteration", "trial/time_total_s", metricKey, ...table.summary.goals.map((name) => `metric/${name}`), ...failed];
   const found = [...keys.map((key) => table.column(key)), table.column(COST), ...table.params.slice(0, 6), ...table.metrics.slice(0, 3)];
   return [...new Set(found.filter(Boolean))];
 }
@@ -25,8 +27,8 @@ function cellOf(table, column, row) {
   return column.name === "time_total_s" ? (Number.isNaN(column.at(row)) ? "" : shortDuration(column.at(row))) : shortNumber(column.at(row));
 }
 
-export function TrialsTable({ table, mask, view, change, openTrial, metricKey, version, hover }) {
-  const box = useRef(null), [top, setTop] = useState(0), [room, setRoom] = useState(360), [focused, setFocused] = useState(0);
+export function TrialsTable({ table, mask, view, change, openTrial, metricKey, version, hover, best }) {
+  const box = useRef(null), wanted = useRef(-1), [top, setTop] = useState(0), [room, setRoom] = useState(360), [focused, setFocused] = useState(0);
   const columns = shownColumns(table, view.cols, metricKey);
   const order = useMemo(() => orderOf(table, mask, view.sort, view.down), [table, mask, view.sort, view.down, version]);
   useEffect(() => {
@@ -46,22 +48,29 @@ export function TrialsTable({ table, mask, view, change, openTrial, metricKey, v
     setFocused(next);
     const y = next * ROW, node = box.current;
     if (y < node.scrollTop) node.scrollTop = y; else if (y + ROW * 2 > node.scrollTop + room) node.scrollTop = y + ROW * 2 - room;
-    const focus = () => { const found = node.querySelector(`tr[data-place="${next}"]`); if (found) found.focus({ preventScroll: true }); return found; };
-    if (!focus()) requestAnimationFrame(focus); // at once where the row is there: the next key is for it
+    setTop(node.scrollTop); // at once: the next key is for the new row
+    wanted.current = next;
   };
+  useLayoutEffect(() => {
+    const row = wanted.current >= 0 && box.current.querySelector(`tr[data-place="${wanted.current}"]`);
+    if (row) row.focus({ preventScroll: true });
+    wanted.current = -1;
+  });
   const keys = (event, place) => {
+    if (event.target !== event.currentTarget) return; // not the checkbox in it
     const page = Math.floor(room / ROW) - 2, moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page };
     if (event.key in moves) { event.preventDefault(); goTo(place + moves[event.key]); }
     else if (event.key === "Home") { event.preventDefault(); goTo(0); }
     else if (event.key === "End") { event.preventDefault(); goTo(order.length - 1); }
     else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); openTrial(order[place]); }
   };
-  const rows = [];
+  const rows = [], chosen = new Set(view.cmp ? view.cmp.split(",") : []);
+  const pick = (id) => { const next = new Set(chosen); if (next.has(id)) next.delete(id); else next.add(id); change({ cmp: [...next].slice(-12).join(",") }); };
   for (let place = first; place < last; place++) {
     const row = order[place];
     rows.push(html`<tr key=${row} data-place=${place} tabindex=${place === Math.min(focused, order.length - 1) ? 0 : -1} aria-rowindex=${place + 2}
       class=${view.open === table.ids[row] ? "chosen" : ""} onClick=${() => openTrial(row)} onKeyDown=${(event) => keys(event, place)} onMouseEnter=${() => hover(row)}>
-      <th scope="row">${table.ids[row]}</th>
+      <th scope="row"><input type="checkbox" aria-label=${`Compare trial ${table.ids[row]}`} checked=${chosen.has(table.ids[row])} onClick=${(event) => event.stopPropagation()} onChange=${() => pick(table.ids[row])} /> ${row === best ? html`<span title="the best trial" aria-label="best">★</span> ` : ""}${table.ids[row]}</th>
       ${columns.map((column) => html`<td key=${column.key} class=${column.kind === "word" ? "" : "number"} title=${column.kind === "word" ? column.text(row) : ""}>${cellOf(table, column, row)}</td>`)}</tr>`);
   }
   return html`<div class="table-box" ref=${box} tabindex="-1" data-test="table" onScroll=${(event) => setTop(event.target.scrollTop)} onMouseLeave=${() => hover(-1)}>
@@ -74,7 +83,24 @@ export function TrialsTable({ table, mask, view, change, openTrial, metricKey, v
   </div>`;
 }
 
-export function Filters({ table, view, change, count, metricKey }) {
+/** Saves the trials that pass, with all columns, as a CSV file. */
+function saveCsv(table, mask) {
+  const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const text = (column, row) => {
+    if (column.key === "trial/status") return STATUS_WORDS[table.status(row)] || table.status(row);
+    if (column.kind === "word") return column.text(row) || "";
+    if (Number.isNaN(column.at(row))) return "";
+    return TIMES.has(column.key) ? new Date(table.time(row, column.name) * 1000).toISOString() : String(Number(column.at(row).toPrecision(6)));
+  };
+  const lines = [["trial", ...table.columns.map((each) => each.key)].map(cell).join(",")];
+  for (let row = 0; row < table.rows; row++) if (mask[row]) lines.push([table.ids[row], ...table.columns.map((each) => text(each, row))].map(cell).join(","));
+  const link = document.createElement("a"), url = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" }));
+  link.href = url; link.download = `${table.summary.name}.csv`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+export function Filters({ table, view, change, mask, count, metricKey }) {
   const [text, setText] = useState(view.q), [isOpen, setOpen] = useState(false), [draft, setDraft] = useState({ key: "", low: "", high: "" });
   useEffect(() => setText(view.q), [view.q]);
   useEffect(() => { if (text === view.q) return undefined; const timer = setTimeout(() => change({ q: text }), 150); return () => clearTimeout(timer); }, [text]);
@@ -102,12 +128,12 @@ export function Filters({ table, view, change, count, metricKey }) {
       <label>from <input size="6" inputmode="decimal" value=${draft.low} onInput=${(event) => setDraft({ ...draft, low: event.target.value })} /></label>
       <label>to <input size="6" inputmode="decimal" value=${draft.high} onInput=${(event) => setDraft({ ...draft, high: event.target.value })} /></label>
       <button disabled=${!numbers.length}>Add</button></form>
-    <button aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>Columns</button>
+    <button aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>Columns</button> <button onClick=${() => saveCsv(table, mask)}>Save as CSV</button>
     <div class="in-force"><span class="passing" role="status" data-test="passing">${count.toLocaleString("en")} of ${table.rows.toLocaleString("en")} trials</span>
     ${isAny ? html`<button data-test="clear" onClick=${() => change({ q: "", st: "", r: {}, t: null })}>Clear filters</button>` : null}
     ${Object.entries(view.r).map(([key, [low, high]]) => html`<span class="chip" key=${key}>${bound(low)} ≤ ${key.slice(key.indexOf("/") + 1)} ≤ ${bound(high)} <button aria-label=${`Remove the filter by ${key}`} onClick=${() => remove(key)}>×</button></span>`)}
     ${view.t ? html`<span class="chip">chosen time <button aria-label="Remove the filter by time" onClick=${() => change({ t: null })}>×</button></span>` : null}</div>
     ${isOpen ? html`<fieldset class="columns"><legend>Columns${table.leftOut ? ` (${table.leftOut.toLocaleString("en")} more were left out: 200 are kept)` : ""}</legend>
-      ${[...table.columns, table.column(FRONT)].filter(Boolean).map((each) => html`<label key=${each.key}><input type="checkbox" checked=${shown.has(each.key)} onChange=${() => choose(each.key)} /> ${OWN[each.name] || each.name}${each.odd ? ` (${each.odd} values are no numbers)` : ""}</label>`)}</fieldset>` : null}
+      ${[...table.columns, table.column(FRONT)].filter(Boolean).map((each) => html`<label key=${each.key}><input type="checkbox" checked=${shown.has(each.key)} onChange=${() => choose(each.key)} /> ${OWN[each.name] || each.name}${each.odd ? ` (${each.odd} values are not numbers)` : ""}</label>`)}</fieldset>` : null}
   </div>`;
 }

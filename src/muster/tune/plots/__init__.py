@@ -1,4 +1,4 @@
-"""Draws plots of an experiment, as a PNG or an HTML file; `ResultGrid.plot` calls `save_plot`."""
+"""Draw plots of an experiment, as a PNG or an HTML file; `ResultGrid.plot` calls `save_plot`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PNG, _HTML = (".png",), (".html", ".htm")
 
 
 class PlotFile(str):
-    """A PlotFile is the path of a plot; as the last value of a notebook's cell it shows the plot itself."""
+    """The path of a plot; as the last value of a notebook's cell it shows the plot itself."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ def save_plot(
     mode: str | None = None,
     kind: str = "all",
 ) -> PlotFile:
-    """Draws and writes a plot, and returns the file's path; see ResultGrid.plot."""
+    """Draw and write a plot, and return the file's path; see ResultGrid.plot."""
     if kind not in KINDS:
         raise ValueError(f"plot(kind={kind!r}): must be one of {', '.join(KINDS)}")
     target = _target(analysis, path)
@@ -60,9 +60,12 @@ def save_plot(
 
         save_png(plot, kind, str(target))
     else:
-        from muster.tune.plots.page import html_page
+        from muster.page.plot_report import PlottedExperiment, plot_page
 
-        target.write_text(html_page(plot, kind), encoding="utf-8")
+        curves = {dot.trial_id: (dot.curve.iterations, dot.curve.values) for dot in plot.dots if dot.curve}
+        shown = PlottedExperiment(name=name, metric=metric, mode=mode, trials=analysis.trials, curves=curves)
+        page = plot_page([shown], f"#e=0{'' if kind == 'all' else f'&only={kind}'}")
+        target.write_text(page, encoding="utf-8", errors="replace")
     return PlotFile(target)
 
 
@@ -70,7 +73,7 @@ def _target(analysis: ExperimentAnalysis, path: str | os.PathLike[str] | None) -
     if path is None:
         place = Path(analysis.experiment_path)
         if not place.is_dir():
-            raise ValueError(f"plot: {place} is no directory of this machine: pass path='results.png'")
+            raise ValueError(f"plot: {place} is not a directory on this machine: pass path='results.png'")
         return place / (DEFAULT_FILE if find_spec("matplotlib") else Path(DEFAULT_FILE).with_suffix(".html"))
     target = Path(os.path.expanduser(os.fspath(path)))
     if target.suffix.lower() not in (*_PNG, *_HTML):

@@ -1,4 +1,4 @@
-"""Places values between the ends of an axis, for parameters and for the metric, and writes them short.
+"""Place values between the ends of an axis, for parameters and for the metric, and write them short.
 
 All plots draw what is computed here.
 """
@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def short_number(value: float) -> str:
-    """Returns a number with three digits, without superfluous ones.
+    """Return a number with three digits, without superfluous ones.
 
     Example:
         >>> short_number(0.00001), short_number(1234567.0), short_number(64), short_number(0.30000000004)
@@ -36,7 +36,7 @@ def short_number(value: float) -> str:
 
 
 def value_text(value: object) -> str:
-    """Returns a config value as users would write it; objects by name, without their address in memory."""
+    """Return a config value as users would write it; objects by name, without their address in memory."""
     if isinstance(value, float):
         return short_number(value)
     if isinstance(value, str):
@@ -48,7 +48,7 @@ def value_text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """An Axis has `positions` in 0..1, one per trial; NaN: nothing to show, MISSING: not set."""
+    """Has `positions` in 0..1, one per trial; NaN: nothing to show, MISSING: not set."""
 
     name: str
     positions: np.ndarray
@@ -59,7 +59,7 @@ class Axis:
 
 
 def parameter_axis(name: str, values: Sequence[Any], absent: object) -> Axis | None:
-    """Returns an axis; None for a parameter with one value only, or with very many that are no numbers."""
+    """Return an axis; None for a parameter with one value only, or with very many that are not numbers."""
     numbers = [_number(value) for value in values]
     is_set = [value is not absent and value is not None for value in values]
     if all(number is not None for number, there in zip(numbers, is_set, strict=True) if there):
@@ -68,7 +68,7 @@ def parameter_axis(name: str, values: Sequence[Any], absent: object) -> Axis | N
 
 
 def metric_axis(name: str, values: np.ndarray, mode: str) -> Axis:
-    """Returns the axis of the metric, whose outliers may lie beyond the ends."""
+    """Return the axis of the metric, whose outliers may lie beyond the ends."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Axis(name, np.full(values.shape, np.nan), ())
@@ -84,7 +84,7 @@ def metric_axis(name: str, values: np.ndarray, mode: str) -> Axis:
 
 
 def looks_logarithmic(values: np.ndarray) -> bool:
-    """Returns whether values are positive, span almost a decade and are spread by orders of magnitude."""
+    """Return whether values are positive, span almost a decade and are spread by orders of magnitude."""
     low, high = float(values.min()), float(values.max())
     if low <= 0 or high / low < 8:
         return False
@@ -95,7 +95,7 @@ def looks_logarithmic(values: np.ndarray) -> bool:
 
 
 def metric_range(values: np.ndarray, mode: str) -> tuple[float, float, bool]:
-    """Returns both ends, without outliers that squeeze the rest, and whether the scale is logarithmic."""
+    """Return both ends, without outliers that squeeze the rest, and whether the scale is logarithmic."""
     low, high = _without_outliers(values)
     inner = values[(values >= low) & (values <= high)]
     if mode == "max" or not looks_logarithmic(inner):  # it would stretch the bad values of an accuracy
@@ -168,7 +168,7 @@ def _with_missing(ticks: tuple[Tick, ...], is_needed: bool | np.bool_) -> tuple[
 
 
 def scaled(values: np.ndarray, low: float, high: float, is_log: bool) -> np.ndarray:
-    """Returns where values lie between both ends, in 0..1."""
+    """Return where values lie between both ends, in 0..1."""
     if high == low:
         return np.full(values.shape, 0.5)
     if not is_log:
@@ -178,7 +178,7 @@ def scaled(values: np.ndarray, low: float, high: float, is_log: bool) -> np.ndar
 
 
 def number_ticks(low: float, high: float, is_log: bool) -> tuple[Tick, ...]:
-    """Returns round numbers between both ends, far enough apart to be read."""
+    """Return round numbers between both ends, far enough apart to be read."""
     if is_log:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
         step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
@@ -193,7 +193,7 @@ def number_ticks(low: float, high: float, is_log: bool) -> tuple[Tick, ...]:
 
 
 def _round_steps(low: float, high: float) -> list[float]:
-    """Returns multiples of 1, 2 or 5 times a power of ten."""
+    """Return multiples of 1, 2 or 5 times a power of ten."""
     if high == low:
         return [low]
     raw = (high - low) / (MOST_TICKS + 1)
@@ -204,7 +204,7 @@ def _round_steps(low: float, high: float) -> list[float]:
 
 
 def _apart(ticks: tuple[Tick, ...]) -> tuple[Tick, ...]:
-    """Returns the ticks without those whose labels would touch."""
+    """Return the ticks without those whose labels would touch."""
     kept: list[Tick] = []
     for tick in ticks:
         if not kept or tick[0] - kept[-1][0] >= 0.055:

@@ -1,4 +1,4 @@
-"""Reads from trials what the plots of an experiment show: curves, values, axes, importance.
+"""Read from trials what the plots of an experiment show: curves, values, axes, importance.
 
 The last value of the metric is a trial's value, as in get_best_result.
 """
@@ -33,7 +33,7 @@ _CLEAR_TREND = 0.3  # a rank correlation below this has no direction worth namin
 
 @dataclass(frozen=True)
 class Importance:
-    """An Importance is the share of the metric's variation that one parameter explains.
+    """The share of the metric's variation that one parameter explains.
 
     `trend` is the rank correlation with doing well; 0 for categories, and where the best values lie in the
     middle.
@@ -45,7 +45,7 @@ class Importance:
 
     @property
     def direction(self) -> str:
-        """Returns in which direction to change the parameter; "" when that is unknown."""
+        """Return in which direction to change the parameter; "" when that is unknown."""
         if abs(self.trend) < _CLEAR_TREND:
             return ""
         return "higher is better" if self.trend > 0 else "lower is better"
@@ -53,7 +53,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class Ranking:
-    """A Ranking holds all parameters, the most important first.
+    """Holds all parameters, the most important first.
 
     `chance`: at most 1 of 20 experiments in which no parameter matters shows a larger share anywhere.
     `problem` says why there are no entries.
@@ -66,7 +66,7 @@ class Ranking:
 
 
 def ranked(axes: Sequence[Axis], values: np.ndarray, mode: str) -> Ranking:
-    """Ranks parameters by the last value of the metric of each trial.
+    """Rank parameters by the last value of the metric of each trial.
 
     `values` may hold NaN and infinities: trials that reported such count as worst. Trials that reported
     nothing must have been left out, of the axes too.
@@ -93,13 +93,13 @@ def ranked(axes: Sequence[Axis], values: np.ndarray, mode: str) -> Ranking:
 
 
 def goodness_ranks(values: np.ndarray, mode: str) -> np.ndarray:
-    """Returns ranks, 0 for the worst; equal values share the mean. Values that are not finite are worst."""
+    """Return ranks, 0 for the worst; equal values share the mean. Values that are not finite are worst."""
     good = values if mode == "max" else -values
     return _mean_ranks(np.where(np.isfinite(good), good, -np.inf))
 
 
 def bins_of(axis: Axis) -> np.ndarray:
-    """Returns a bin number for each trial; bins without trials do not exist."""
+    """Return a bin number for each trial; bins without trials do not exist."""
     codes, missing = axis.codes, np.isnan(axis.codes)
     known = codes[~missing]
     raw = np.full(codes.shape, -1)
@@ -113,7 +113,7 @@ def bins_of(axis: Axis) -> np.ndarray:
 
 
 def _share(bins: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Returns the variance between bins over all variance, less what chance explains; per row of ranks."""
+    """Return the variance between bins over all variance, less what chance explains; per row of ranks."""
     count, groups = bins.size, int(bins.max()) + 1
     if groups < 2 or groups >= count:
         return np.zeros(len(ranks))
@@ -155,7 +155,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class PlotCurve:
-    """A PlotCurve is a trial's metric over time; values that are not finite are NaN."""
+    """A trial's metric over time; values that are not finite are NaN."""
 
     iterations: np.ndarray
     seconds: np.ndarray
@@ -164,7 +164,7 @@ class PlotCurve:
 
 @dataclass(frozen=True)
 class Dot:
-    """A Dot is one trial in the plot."""
+    """One trial in the plot."""
 
     trial_id: str
     status: str
@@ -178,7 +178,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class PlotData:
-    """A PlotData holds everything that is drawn. Rows of `parameters` and `metric_axis` belong to `dots`."""
+    """Holds everything that is drawn. Rows of `parameters` and `metric_axis` belong to `dots`."""
 
     name: str
     metric: str
@@ -196,17 +196,17 @@ class PlotData:
 
     @property
     def has_progress(self) -> bool:
-        """Returns whether some trial reported more than once."""
+        """Return whether some trial reported more than once."""
         return any(dot.curve is not None and dot.curve.values.size > 1 for dot in self.dots)
 
     @property
     def longest(self) -> float:
-        """Returns the furthest iteration that any trial reached."""
+        """Return the furthest iteration that any trial reached."""
         return max((float(dot.curve.iterations[-1]) for dot in self.curves if dot.curve), default=0.0)
 
 
 def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str) -> PlotData:
-    """Reads the trials; ValueError when trials have results, but none has this metric."""
+    """Read the trials; ValueError when trials have results, but none has this metric."""
     values_found: list[float | None] = []
     for trial in trials:
         last = number(named(trial.last_result, metric))
@@ -255,7 +255,7 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
 
 
 def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
-    """Returns the names of numbers that trials reported, without what muster fills in."""
+    """Return the names of numbers that trials reported, without what muster fills in."""
     from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 
     found: dict[str, None] = {}
@@ -285,7 +285,7 @@ def _worst_first(values: np.ndarray, has_value: np.ndarray, mode: str) -> list[i
 
 
 def _spread_out(order: Sequence[int], best: int | None, limit: int) -> list[int]:
-    """Returns so many of `order`, from bad to good in equal steps; the best one is last."""
+    """Return so many of `order`, from bad to good in equal steps; the best one is last."""
     rest = [n for n in _thinned(order, limit) if n != best]
     return rest if best is None else [*rest, best]
 
@@ -327,7 +327,7 @@ def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> PlotCurve | None:
 
 
 def headline(plot: PlotData) -> str:
-    """Returns the name of the experiment and the best value."""
+    """Return the name of the experiment and the best value."""
     name = shortened(plot.name, 60)
     if plot.best is None:
         return name
@@ -336,7 +336,7 @@ def headline(plot: PlotData) -> str:
 
 
 def subtitle(plot: PlotData) -> str:
-    """Returns how many trials there are, how they ended, and what is not shown."""
+    """Return how many trials there are, how they ended, and what is not shown."""
     dots = plot.dots
     parts = [f"{len(dots):,} trial{'' if len(dots) == 1 else 's'}"]
     failed = sum(dot.status == "ERROR" for dot in dots)
@@ -357,25 +357,17 @@ def subtitle(plot: PlotData) -> str:
     return "  ·  ".join(parts)
 
 
-def explanation(plot: PlotData) -> str:
-    """Returns what the importance means, in a sentence."""
-    return (
-        "Share of the metric's variation (by rank) that a parameter explains on its own, less what chance "
-        "explains. Beyond the dashed line: unlikely to be chance. Effects of combinations are not seen."
-    )
-
-
 MOST_AXES = 9
 _SPREAD = 0.045  # lines through the same category lie side by side
 
 
 def shown_axes(plot: PlotData) -> list[Axis]:
-    """Returns the most important parameters, the most important of all beside the metric, which is last."""
+    """Return the most important parameters, the most important of all beside the metric, which is last."""
     return [*reversed(plot.parameters[:MOST_AXES]), plot.metric_axis]
 
 
 def table(plot: PlotData, columns: Sequence[Axis]) -> np.ndarray:
-    """Returns one row for each of `plot.lines`, one column per axis."""
+    """Return one row for each of `plot.lines`, one column per axis."""
     chosen = np.array(plot.lines, dtype=int)
     places = np.column_stack([column.positions[chosen] for column in columns])
     for at, column in enumerate(columns):
@@ -385,7 +377,7 @@ def table(plot: PlotData, columns: Sequence[Axis]) -> np.ndarray:
 
 
 def _side_by_side(places: np.ndarray) -> np.ndarray:
-    """Returns small offsets within each category, in the order of the lines, which go from bad to good."""
+    """Return small offsets within each category, in the order of the lines, which go from bad to good."""
     moved = np.zeros(places.shape)
     for place in np.unique(places):
         same = np.flatnonzero(places == place)

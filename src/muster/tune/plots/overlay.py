@@ -1,4 +1,4 @@
-"""Draws the best value so far of several experiments over each other, as an HTML, SVG or PNG file."""
+"""Draw the best value so far of several experiments over each other, as an SVG or PNG file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
-from muster.tune.plots.axes import number_ticks, scaled, short_number
+from muster.tune.plots.axes import number_ticks, scaled
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
@@ -23,16 +23,10 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 420, 72, 24, 20, 52
 MOST_POINTS = 2_000  # of one line; more cannot be seen
 
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:900px;padding:0 1em;
-background:#fff;color:#1f2933}svg{width:100%;height:auto}.grid{stroke:#e4e7eb}text{font-size:12px;fill:#616e7c}
-.line{fill:none;stroke-width:2}.key{display:inline-block;width:1em;height:.25em;margin:0 .4em .2em 0}
-li{list-style:none}ul{padding:0}
-@media(prefers-color-scheme:dark){body{background:#14181d;color:#e4e7eb}.grid{stroke:#323f4b}text{fill:#9aa5b1}}"""
-
 
 @dataclass(frozen=True)
 class ProgressCurve:
-    """A ProgressCurve is the best value of an experiment after each of its results."""
+    """The best value of an experiment after each of its results."""
 
     name: str
     seconds: np.ndarray
@@ -43,7 +37,7 @@ class ProgressCurve:
 
 
 def progress_of(analysis: ExperimentAnalysis, name: str, metric: str, mode: str) -> ProgressCurve:
-    """Reads all results of an experiment, by time; those without a finite number are left out."""
+    """Read all results of an experiment, by time; those without a finite number are left out."""
     found = []
     for trial in analysis.trials:
         for row in trial.rows_if_any():
@@ -60,27 +54,12 @@ def progress_of(analysis: ExperimentAnalysis, name: str, metric: str, mode: str)
 
 
 def save_overlay(curves: Sequence[ProgressCurve], metric: str, x: str, target: Path) -> None:
-    """Writes the picture; the ending of the name says which kind."""
+    """Write the picture; the ending of the name says which kind."""
     drawn = [curve for curve in curves if len(curve.best)]
     if target.suffix.lower() == ".png":
         _save_png(drawn, metric, x, target)
         return
-    svg = _svg(drawn, metric, x)
-    if target.suffix.lower() == ".svg":
-        target.write_text(svg, encoding="utf-8")
-        return
-    keys = "".join(
-        f'<li><span class="key" style="background:{colour}"></span>{html.escape(curve.name)}: '
-        f"{short_number(float(curve.best[-1]))} after {len(curve.best):,} results</li>"
-        for curve, colour in zip(drawn, _colours(drawn), strict=True)
-    )
-    title = f"Best {html.escape(metric)} so far"
-    target.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
-        f"<h1>{title}</h1><ul>{keys}</ul>{svg}</html>\n",
-        encoding="utf-8",
-    )
+    target.write_text(_svg(drawn, metric, x), encoding="utf-8")
 
 
 def _colours(curves: Sequence[ProgressCurve]) -> list[str]:
@@ -101,8 +80,8 @@ def _svg(curves: Sequence[ProgressCurve], metric: str, x: str) -> str:
         parts.append(_text(LEFT - 8, at + 4, label, "end"))
     parts += [_text(at, HEIGHT - BOTTOM + 18, label) for at, label in _ticks(*across)]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, X_AXES[x]))
-    parts.append(_text(LEFT, TOP - 6, f"best {metric} so far"))
-    for curve, colour in zip(curves, _colours(curves), strict=True):
+    parts.append(_text(LEFT, TOP - 6, f"best {metric} so far", "start"))
+    for place, (curve, colour) in enumerate(zip(curves, _colours(curves), strict=True)):
         xs, heights = _place(curve.along(x), *across), _place(np.clip(curve.best, *up[:2]), *up)
         # A best value holds until there is a better one: only the points where it changes are drawn.
         keep = np.flatnonzero(np.r_[True, np.diff(heights) != 0])[-MOST_POINTS:]
@@ -112,11 +91,14 @@ def _svg(curves: Sequence[ProgressCurve], metric: str, x: str) -> str:
             f'<path class="line" fill="none" stroke-width="2" stroke="{colour}" d="{points}">'
             f"<title>{html.escape(curve.name)}</title></path>"
         )
+        parts.append(_text(WIDTH - RIGHT, TOP + 16 * (place + 1), curve.name, "end", colour))
     return "".join((*parts, "</svg>"))
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="12">{html.escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "middle", colour: str = "") -> str:
+    fill = f' fill="{colour}"' if colour else ""
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {where} font-size="12"{fill}>{html.escape(text)}</text>'
 
 
 def _place(values: np.ndarray, low: float, high: float, first: float, last: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Draws a plot as a PNG by matplotlib; pyplot and its settings are not used, so the user's figures stay."""
+"""Draw a plot as a PNG by matplotlib; pyplot and its settings are not used, so the user's figures stay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DPI = 130
 
 
 def style_axes(axes: Axes) -> None:
-    """Removes the lines that do not help reading."""
+    """Remove the lines that do not help reading."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -53,7 +53,7 @@ def title(axes: Axes, text: str) -> None:
 
 
 def draw_empty(axes: Axes, why: str) -> None:
-    """Draws an empty panel that says why."""
+    """Draw an empty panel that says why."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color=SOFT, wrap=True)
 
@@ -149,7 +149,7 @@ def _draw_axis(axes: Axes, at: int, column: Axis, count: int, mode: str) -> None
 
 
 def _draw_gradient(axes: Axes, at: int, mode: str) -> None:
-    """Draws the metric's own axis as the legend of the colours."""
+    """Draw the metric's own axis as the legend of the colours."""
     shades = np.linspace(0, 1, 64) if mode == "min" else np.linspace(1, 0, 64)
     colours = ramp()(shades * RAMP_END)[:, None, :]
     axes.imshow(
@@ -304,7 +304,7 @@ def _draw_history(axes: Axes, plot: PlotData) -> np.ndarray:
 
 
 def _label_best(axes: Axes, at: float, value: float, mode: str) -> None:
-    """Writes the label on the side where no other trial can be."""
+    """Write the label on the side where no other trial can be."""
     import matplotlib.patheffects as effects
 
     side = 1 if mode == "max" else -1
@@ -323,7 +323,7 @@ def _label_best(axes: Axes, at: float, value: float, mode: str) -> None:
 
 
 def _only_when_few(low: float, high: float) -> Callable[[float, float], str]:
-    """Returns a formatter that labels the steps of 2 and 5 when hardly any powers of ten are visible."""
+    """Return a formatter that labels the steps of 2 and 5 when hardly any powers of ten are visible."""
     is_short = high / low < 50
 
     def text(value: float, _: float) -> str:
@@ -333,7 +333,7 @@ def _only_when_few(low: float, high: float) -> Callable[[float, float], str]:
 
 
 def _fit_height(axes: Axes, values: np.ndarray, plot: PlotData) -> None:
-    """Chooses the scale and range of the metric; outliers leave the plot rather than dominate it."""
+    """Choose the scale and range of the metric; outliers leave the plot rather than dominate it."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return
@@ -362,7 +362,7 @@ HEAD_INCH = 0.68  # for the title and the line below it
 
 
 def need_matplotlib() -> None:
-    """Raises an ImportError that says what to install when matplotlib is missing."""
+    """Raise an ImportError that says what to install when matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -373,7 +373,7 @@ def need_matplotlib() -> None:
 
 
 def save_png(plot: PlotData, kind: str, path: str) -> None:
-    """Writes the PNG; OSError when the file cannot be written."""
+    """Write the PNG; OSError when the file cannot be written."""
     need_matplotlib()
     from matplotlib import rc_context, rcParamsDefault
 
@@ -386,7 +386,7 @@ def save_png(plot: PlotData, kind: str, path: str) -> None:
 
 
 def draw(plot: PlotData, kind: str) -> Figure:
-    """Draws the panels of `kind`."""
+    """Draw the panels of `kind`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -411,7 +411,7 @@ def draw(plot: PlotData, kind: str) -> Figure:
 
 
 def _write_head(figure: Figure, plot: PlotData) -> None:
-    """Writes title and summary in the margin that the layout leaves at the top."""
+    """Write title and summary in the margin that the layout leaves at the top."""
     width, height = figure.get_size_inches()
     left = 0.16 / width
     figure.text(
