@@ -1,1 +1,1 @@
-"""Adapts clouds, hosts and processes to `cluster.ports.CloudProvider`; a provider is imported when named."""
+"""Adapt clouds, hosts and processes to `cluster.ports.CloudProvider`; a provider is imported when named."""

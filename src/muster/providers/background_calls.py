@@ -1,4 +1,4 @@
-"""Runs calls to a cloud away from the loop's thread: listings, and the jobs of launches and terminations.
+"""Run calls to a cloud away from the loop's thread: listings, and the jobs of launches and terminations.
 
 `V1Adapter` and native providers share it. With `inline_pools` all of it happens in the caller instead.
 """

@@ -23,7 +23,7 @@ REQUIRED_FLAGS = ("disable_node_updaters", "disable_launch_config_check", "foreg
 
 @dataclass
 class NodeData:
-    """A NodeData is one node; `status` is `up-to-date` iff it runs, `update-failed` iff it failed."""
+    """One node; `status` is `up-to-date` iff it runs, `update-failed` iff it failed."""
 
     kind: str
     type: str
@@ -34,14 +34,19 @@ class NodeData:
 
 @dataclass
 class ScaleRequest:
-    """A ScaleRequest is the complete request: how many workers of each type, and which ones to delete."""
+    """The complete request: how many workers of each type, and which ones to delete."""
 
     desired_num_workers: dict[str, int] = field(default_factory=dict)
     workers_to_delete: set[str] = field(default_factory=set)
 
 
 class BatchingNodeProvider(NodeProvider):
-    """A BatchingNodeProvider does all but list nodes and submit requests, which subclasses define."""
+    """Does all but list nodes and submit requests, which subclasses define.
+
+    Args:
+        provider_config: The `provider` section of the cluster file.
+        cluster_name: The cluster's name.
+    """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
@@ -55,11 +60,11 @@ class BatchingNodeProvider(NodeProvider):
         self.scale_request, self._is_changed = ScaleRequest(), False
 
     def get_node_data(self) -> dict[str, NodeData]:
-        """Returns every node that is not terminated, the head included."""
+        """Return every node that is not terminated, the head included."""
         raise self._missing("get_node_data")
 
     def submit_scale_request(self, scale_request: ScaleRequest) -> None:
-        """Submits a complete request to the manager; it replaces the one before."""
+        """Submit a complete request to the manager; it replaces the one before."""
         raise self._missing("submit_scale_request")
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
@@ -122,7 +127,7 @@ class BatchingNodeProvider(NodeProvider):
 
 
 def submitting(node_provider: Any) -> Any:  # noqa: ANN401 - duck typed
-    """Returns the provider, wrapped where its class collects changes until `post_process` is called."""
+    """Return the provider, wrapped where its class collects changes until `post_process` is called."""
     classes = type(node_provider).__mro__
     owner = next((one for one in classes if "post_process" in vars(one)), None)
     if owner is None or owner.__module__ in _NOT_COLLECTING:
@@ -178,7 +183,7 @@ class SubmittingProvider:
     def _change(
         self, change: Callable[[], object], tags: dict[str, str] | None = None, count: int = 0
     ) -> object:
-        """Requests what was requested before and is not there yet, makes the change, and submits both."""
+        """Request what was requested before and is not there yet, makes the change, and submits both."""
         with self._lock:
             self._look()
             node_type = (tags or {}).get(t.TAG_RAY_USER_NODE_TYPE, "")
@@ -194,7 +199,7 @@ class SubmittingProvider:
             return made
 
     def _look(self) -> None:
-        """Lists anew, as the class counts from its newest list, and marks again what is to go."""
+        """List again, as the class counts from its newest list, and marks again what is to go."""
         listed = sorted(self._provider.non_terminated_nodes({}))
         is_ready = getattr(self._provider, "safe_to_scale", None)
         if is_ready is not None and not is_ready():
@@ -207,21 +212,21 @@ class SubmittingProvider:
 
 
 class ComingWorkers:
-    """A ComingWorkers counts the workers that were requested and have not been listed yet, by type."""
+    """Counts the workers that were requested and have not been listed yet, by type."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._known: set[str] = set()
 
     def note(self, workers: dict[str, str]) -> None:
-        """Takes a list, node to type: each new node is one that was to come. One that died is not."""
+        """Take a list, node to type: each new node is one that was to come. One that died is not."""
         for node_id, node_type in workers.items():
             if node_id not in self._known:
                 self.counts[node_type] = max(0, self.counts[node_type] - 1)
         self._known = set(workers)
 
     def repeated(self, tags: dict[str, str], count: int) -> int:
-        """Returns how many of a create call are still to come, because it repeats an earlier attempt."""
+        """Return how many of a create call are still to come, because it repeats an earlier attempt."""
         request_id = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
         if request_id is None or attempt_of(request_id) <= 1:
             return 0

@@ -1,4 +1,4 @@
-"""Asks a user's provider class to complete the cluster file: keys, networks, sizes of its machine types.
+"""Ask a user's provider class to complete the cluster file: keys, networks, sizes of its machine types.
 
 Called when a monitor starts on the head, and never by what only plans, shows or watches: these methods of a
 class may create things in its cloud. Edits of the file made later are completed from the same answers.
@@ -27,13 +27,13 @@ BOOTSTRAPPED = "muster_bootstrapped"  # a key of `provider`, in the file that `m
 
 
 class CompletedConfig(Struct, frozen=True, kw_only=True):
-    """A CompletedConfig is a cluster file as it was when its provider was asked, and the answer."""
+    """A cluster file as it was when its provider was asked, and the answer."""
 
     asked: ClusterConfig
     answer: ClusterConfig
 
     def apply(self, config: ClusterConfig) -> ClusterConfig:
-        """Returns the file with the answers for what has not been edited since; the rest is as written."""
+        """Return the file with the answers for what has not been edited since; the rest is as written."""
         before, after = self.asked.available_node_types, self.answer.available_node_types
         return replace(
             config,
@@ -61,7 +61,7 @@ def filled_in(config: ClusterConfig, found: type[Any]) -> ClusterConfig:
 
 
 def plain_config(config: ClusterConfig) -> dict[str, Any]:
-    """Returns the cluster file as plain data with Ray's keys; the caller may change it."""
+    """Return the cluster file as plain data with Ray's keys; the caller may change it."""
     data = {key: value for key, value in config.plain().items() if value is not None}
     for key in _OURS:
         data.pop(key, None)
@@ -90,7 +90,7 @@ def _called(found: type[Any], method: str, data: dict[str, Any]) -> dict[str, An
 
 
 def _merged(config: ClusterConfig, data: dict[str, Any], owner: str) -> ClusterConfig:
-    """Returns the config with the answer's node types, `provider` and `auth`; nothing else of it is used."""
+    """Return the config with the answer's node types, `provider` and `auth`; nothing else of it is used."""
     types = {
         name: _typed(entry, data["available_node_types"].get(name), f"{owner}: node type {name!r}")
         for name, entry in config.available_node_types.items()

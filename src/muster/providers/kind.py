@@ -117,6 +117,8 @@ class ProviderKind:
     head: HeadPolicy = HeadPolicy.MACHINE
     head_place: str = "on another machine"  # where its head is, for people
     place: Callable[[ClusterConfig], str] = lambda config: config.provider.type  # of its machines, for people
+    has_workers: bool = False  # its workers are elsewhere although the head is on this computer
+    head_ip: Callable[[ClusterConfig], str] = lambda config: "127.0.0.1"  # of a head on this computer
     # Raises ConfigError for a provider that can never be built; makes nothing and asks no cloud.
     check: Callable[[ClusterConfig], object] = _nothing
     live_keys: tuple[str, ...] = ()  # of `provider`: their edits apply while a monitor runs
@@ -146,6 +148,11 @@ class ProviderKind:
     @property
     def has_machines(self) -> bool:
         """Return whether the provider creates or takes machines in addition to this computer."""
+        return self.has_workers or self.has_distant_head
+
+    @property
+    def has_distant_head(self) -> bool:
+        """Return whether commands reach the head on another machine."""
         return self.head in (HeadPolicy.MACHINE, HeadPolicy.HOST)
 
 
@@ -203,6 +210,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "local": (".rack.kind", "KIND"),
     "process": (".process.kind", "KIND"),
     "readonly": (".readonly", "KIND"),
+    "slurm": (".slurm.kind", "KIND"),
     "vsphere": (".ray_classes.kind", "VSPHERE"),
 }
 
@@ -239,7 +247,7 @@ class UnknownTypeRules(FileRules):
         raise document.error(
             ("provider", "type"),
             f"{shortened(name)} is not a provider; {hint} "
-            "(a class of your own: type external, and its name as module)",
+            "(your own class: type external, and its name as module)",
         )
 
 

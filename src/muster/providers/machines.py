@@ -1,4 +1,4 @@
-"""Defines what commands on a cluster and the installer need of its machines, whatever their provider is."""
+"""Define what commands on a cluster and the installer need of its machines, whatever their provider is."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SshAccess(Struct, frozen=True, kw_only=True):
 class ClusterMachines(Protocol):
     """The machines of one cluster: head and workers. Methods may block and may raise any Exception.
 
-    Providers without a head of their own machines (readonly, kuberay) inherit the refusals.
+    Providers without a head among their machines (readonly, kuberay) inherit the refusals.
     """
 
     def machines(self, kind: NodeKind) -> list[Machine]:

@@ -46,7 +46,7 @@ class ReadOnlyProvider(ManagedProvider):
         raise ReadOnlyRefusal("provider type readonly: muster does not stop nodes", fix=f"{_BY_HAND}")
 
     def close(self) -> None:
-        """Does nothing: the provider holds nothing open."""
+        """Do nothing: the provider holds nothing open."""
 
 
 def _machine(node: NodeReport) -> CloudInstance:

@@ -1,4 +1,4 @@
-"""Ends machines of a cluster through its provider, and looks until none is listed.
+"""End machines of a cluster through its provider, and looks until none is listed.
 
 For `muster down`: every worker, known or not; the head is left to the caller. For `muster gc`: named ones.
 """
@@ -24,7 +24,7 @@ LOOK_S = 0.25
 
 @dataclass(frozen=True)
 class EndedMachines:
-    """An EndedMachines is what became of a cluster's machines; `left` has a reason for each that is left."""
+    """What became of a cluster's machines; `left` has a reason for each that is left."""
 
     ended: tuple[str, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class WorkerTeardown:
         only: Collection[CloudId] | None = None,
         keep: Mapping[str, int] = {},
     ) -> None:
-        """Takes the ids of the ledger's live records as `known`: theirs are ended whatever their tags are.
+        """Take the ids of the ledger's live records as `known`: theirs are ended whatever their tags are.
 
         With `only` these are ended, heads among them, and no others. Of each type, `keep` workers are left.
         """
@@ -59,7 +59,7 @@ class WorkerTeardown:
     def run(
         self, report: Callable[[str], None], patience_s: float, quiet_s: float = QUIET_S
     ) -> EndedMachines:
-        """Returns when no worker has been listed for `quiet_s`, or when time is up; reports what changes."""
+        """Return when no worker has been listed for `quiet_s`, or when time is up; reports what changes."""
         give_up = self._clock.monotonic() + patience_s
         workers: list[CloudId] | None = None
         empty_since, reported = float("inf"), 0
@@ -71,7 +71,7 @@ class WorkerTeardown:
                 return EndedMachines(ended=tuple(self._due))
             if workers:
                 if len(workers) != reported:
-                    report(f"ending {counted(len(workers), 'machine')} of the provider")
+                    report(f"terminating {counted(len(workers), 'machine')} of the provider")
                 reported = len(workers)
                 self._terminate([one for one in workers if self._due.get(one, now) <= now], now)
             self._note_refusals(now)

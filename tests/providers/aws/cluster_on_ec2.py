@@ -168,7 +168,7 @@ class ClusterOnEc2:
         return result
 
     def workers(self) -> list[tuple[str, str, str]]:
-        """Returns type, zone and market of every worker that EC2 has, in order."""
+        """Return type, zone and market of every worker that EC2 has, in order."""
         found = self.provider.listing.refresh().values()
         return sorted(
             (one.tags[TAG_RAY_USER_NODE_TYPE], one.zone, "spot" if one.is_spot else "on-demand")

@@ -25,7 +25,7 @@ def ec2_process():
 
 @pytest.fixture
 def ec2(ec2_process, monkeypatch, tmp_path):
-    """Returns the server without faults, and lets boto3 find it; clusters of other tests may be there."""
+    """Return the server without faults, and let boto3 find it; clusters of other tests may be there."""
     ec2_process.faults.reset()
     for name, value in ec2_process.environment.items():
         monkeypatch.setenv(name, value)
@@ -37,7 +37,7 @@ def ec2(ec2_process, monkeypatch, tmp_path):
 
 @pytest.fixture
 def empty_ec2(ec2):
-    """Returns the server with nothing in it, which takes a moment."""
+    """Return the server with nothing in it, which takes a moment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ec2.reset()

@@ -57,7 +57,7 @@ class Ec2Faults:
         self.tokens: dict[tuple[str, str], tuple[str, Answer]] = {}
 
     def stock_of(self, place: str) -> str:
-        """Returns the most precise entry of `stock` for a place; "" for none."""
+        """Return the most precise entry of `stock` for a place; "" for none."""
         fitting = [pattern for pattern in self.stock if fnmatchcase(place, pattern)]
         return min(fitting, key=lambda one: (one.count("*"), one), default="")
 
@@ -163,7 +163,7 @@ class Ec2Middleware:
                 continue
             count = min(wanted, faults.left(place))
             if count > 0:
-                answers.append(self.bought(environ, fields, override, count))
+                answers.append(self.launched(environ, fields, override, count))
                 faults.take(place, count)
                 wanted -= count
             if wanted > 0:
@@ -174,7 +174,7 @@ class Ec2Middleware:
         faults.fresh_profile = max(0, faults.fresh_profile - 1)
         return 200, _fleet_answer(answers, errors, market)
 
-    def bought(self, environ, fields, override, count) -> bytes:
+    def launched(self, environ, fields, override, count) -> bytes:
         plain = {k: v for k, v in fields.items() if ".Overrides." not in k}
         plain["TargetCapacitySpecification.TotalTargetCapacity"] = str(count)
         plain |= {f"LaunchTemplateConfigs.1.Overrides.1.{k}": v for k, v in override.items()}
@@ -263,7 +263,7 @@ class Ec2Middleware:
 
 
 def _as_json(answer: bytes) -> bytes:
-    """Returns an error as services that speak JSON say it."""
+    """Return an error as services that speak JSON say it."""
     code, message = (re.search(f"<{tag}>(.*?)</{tag}>", answer.decode()) for tag in ("Code", "Message"))
     said = {"__type": code[1] if code else "InternalFailure", "message": message[1] if message else ""}
     return json.dumps(said).encode()
@@ -285,7 +285,7 @@ OLD_DLAMI = "Deep Learning Base Proprietary Nvidia Driver GPU AMI (Ubuntu 20.04)
 
 
 def add_images(region: str = REGION) -> None:
-    """Adds images that moto lacks: those that muster looks for, two of one name."""
+    """Add images that moto lacks: those that muster looks for, two of one name."""
     from datetime import datetime
 
     from moto.ec2.models import ec2_backends
@@ -346,7 +346,7 @@ def _fleet_answer(answers: list[bytes], errors, market: str) -> bytes:
 
 
 def _quick_tags() -> None:
-    """Lets moto look up the tags of a machine: it compares those of all, minutes for a thousand."""
+    """Let moto look up the tags of a machine: it compares those of all, minutes for a thousand."""
     from moto.ec2.models.core import TaggedEC2Resource
 
     def get_tags(self):
@@ -377,7 +377,7 @@ class Ec2Server:
         return {**ENVIRONMENT, "AWS_ENDPOINT_URL": self.url}
 
     def count(self) -> int:
-        """Returns how many machines there are that live."""
+        """Return how many machines there are that live."""
         return sum(one.state in ("pending", "running") for one in backend().all_instances())
 
     def reset(self) -> None:

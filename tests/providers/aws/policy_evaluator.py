@@ -1,4 +1,4 @@
-"""Evaluates the text of IAM policies, as far as muster's own use the language: a simulation without AWS.
+"""Evaluate the text of IAM policies, as far as muster's own use the language: a simulation without AWS.
 
 Explicit denials, variables and other operators are not needed here, and refused.
 """
@@ -13,7 +13,7 @@ from typing import Any
 def is_allowed(
     policy: Mapping[str, Any], action: str, resource: str = "*", context: Mapping[str, str] | None = None
 ) -> bool:
-    """Returns whether some statement allows the action on the resource; `context` is of the request."""
+    """Return whether some statement allows the action on the resource; `context` is of the request."""
     return any(_grants(one, action, resource, context or {}) for one in policy["Statement"])
 
 

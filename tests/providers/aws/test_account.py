@@ -37,7 +37,7 @@ def made(provider="", more="", region=REGION, image=IMAGE, types=""):
 
 
 def told(**changes) -> list[str]:
-    """Returns what is wrong, each with its fix; a star marks what is fatal."""
+    """Return what is wrong, each with its fix; a star marks what is fatal."""
     found = check_account(*made(**changes))
     return [f"{'* ' if one.is_fatal else ''}{one.problem}; {one.fix}" for one in found]
 

@@ -35,7 +35,7 @@ _wires: list[BotoWire] = []  # one for all: a client of boto3 takes half a secon
 
 
 def made(**changes):
-    """Returns a provider and its config; nothing waits."""
+    """Return a provider and its config; nothing waits."""
     config, clock = test_account.made(**changes)[1], ManualClock()
     _wires[:] = _wires or [BotoWire(REGION)]
     parts = AwsParts(clock=clock, calls=AwsCalls(REGION, clock, wire=_wires[0]))
@@ -67,7 +67,7 @@ class InterruptedWire:
 
 
 def up(*, at: int = 0, is_made: bool = False, **changes) -> list[str]:
-    """Runs the part of `up` that makes things; returns its calls."""
+    """Run the part of `up` that makes things; returns its calls."""
     provider, config = made(**changes)
     wire = provider.calls.wire = InterruptedWire(provider.calls.wire, at, is_made=is_made)
     prepare(config, lambda: provider, lambda step: None)
@@ -75,7 +75,7 @@ def up(*, at: int = 0, is_made: bool = False, **changes) -> list[str]:
 
 
 def account(key_file) -> dict[str, object]:
-    """Returns all that `up` makes, without ids."""
+    """Return all that `up` makes, without ids."""
     calls = made()[0].calls
     (group,) = (
         one
@@ -225,7 +225,7 @@ TYPES = f"""
 
 
 def with_profiles(*names: str, policy: dict | None = None):
-    """Makes instance profiles; their roles are called otherwise."""
+    """Make instance profiles; their roles are called otherwise."""
     calls = made()[0].calls
     for name in names:
         document = json.dumps({"Version": "2012-10-17", "Statement": []})

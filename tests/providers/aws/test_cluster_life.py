@@ -247,12 +247,12 @@ def test_an_on_demand_machine_is_stopped_and_started_again_and_a_spot_machine_is
     assert cluster.workers() == []
     assert [one.node_id for one in cluster.provider.listing.stopped()] == [before[False]]
     ec2.faults.stock = {"m5.xlarge * spot": 0}
-    bought = ec2.faults.calls["CreateFleet"]
+    launched = ec2.faults.calls["CreateFleet"]
     cluster.clock.advance(61.0)  # in its first minute a process does not know what an earlier one launched
     cluster.ask(1)
     cluster.tick(5)
     assert (cluster.workers(), before[False] in cluster.provider.listing.living()) == ([ON_DEMAND], True)
-    assert (ec2.faults.calls["CreateFleet"], ec2.faults.calls["StartInstances"]) == (bought, 1)
+    assert (ec2.faults.calls["CreateFleet"], ec2.faults.calls["StartInstances"]) == (launched, 1)
     cluster.provider.terminate_machines(list(cluster.provider.listing.living()))
     cluster.provider.clean_up()
     assert (cluster.provider.listing.refresh(), cluster.provider.listing.kept()) == ({}, [])

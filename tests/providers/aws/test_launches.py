@@ -30,7 +30,7 @@ class Launches:
         return {"w": NodeLaunch(node_type="w", node_config=self.config)}
 
     def __call__(self, config=PLAIN, count=1, *offers, request="r-1"):
-        """Launches machines, and returns a failure for each that did not come."""
+        """Launch machines, and return a failure for each that did not come."""
         self.config = config
         self.provider.launch(request, {"w": count}, offers)
         return self.provider.poll_launch_failures()

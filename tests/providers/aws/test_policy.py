@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import botocore
 import pytest
 from tests.providers.aws.policy_evaluator import is_allowed
 
-from muster.providers.aws.policy import assumed_by_ec2, head_policy, ssm_policy
+from muster.config.document import Document
+from muster.providers.aws.account import needed_policy
+from muster.providers.aws.policy import assumed_by_ec2, head_policy, partition_of, ssm_policy
+from muster.providers.kind import parse_config
 
 WORKERS = "arn:aws:iam::123456789012:role/workers"
 EC2 = "arn:aws:ec2:us-east-1:123456789012"
@@ -87,6 +92,33 @@ def test_a_head_whose_workers_have_no_role_passes_none():
     assert not is_allowed(head_policy(OWN, "us-east-1"), "iam:PassRole", WORKERS, passed)
 
 
+LAUNCHED = """
+cluster_name: c1
+provider: {type: aws, region: us-east-1, use_ssm: true}
+available_node_types:
+  head: {resources: {CPU: 2}, node_config: {InstanceType: m5.large, IamInstanceProfile: {Name: heads}}}
+  worker: {resources: {CPU: 2}, node_config: {InstanceType: m5.large, IamInstanceProfile: {Name: workers}}}
+head_node_type: head
+"""
+
+
+def test_whoever_runs_up_may_pass_every_role_of_the_file_and_open_its_sessions():
+    printed = json.loads(needed_policy(parse_config(Document(LAUNCHED, "c1.yaml"))))
+    passed = {"iam:PassedToService": "ec2.amazonaws.com"}
+    roles = [WORKERS.replace("workers", name) for name in ("heads", "workers", "others")]
+    assert [is_allowed(printed, "iam:PassRole", role, passed) for role in roles] == [True, True, False]
+    document = "arn:aws:ssm:us-east-1::document/AWS-StartSSHSession"
+    places = [
+        (document, {}),
+        *((f"{EC2}:instance/i-1", {"ssm:resourceTag/ray-cluster-name": one}) for one in (OWN, OTHER)),
+    ]
+    assert [is_allowed(printed, "ssm:StartSession", *place) for place in places] == [True, True, False]
+    without = json.loads(
+        needed_policy(parse_config(Document(LAUNCHED.replace(", use_ssm: true", ""), "c1.yaml")))
+    )
+    assert not any(is_allowed(without, "ssm:StartSession", *place) for place in places)
+
+
 @pytest.mark.parametrize(
     ("region", "partition", "service"),
     [
@@ -101,6 +133,14 @@ def test_names_are_those_of_the_regions_partition(region, partition, service):
     assert assumed_by_ec2(region)["Statement"][0]["Principal"] == {"Service": service}
     assert ssm_policy(region).startswith(f"arn:{partition}:")
     assert f'"arn:{partition}:' in json.dumps(head_policy(OWN, region))
+
+
+def test_every_partition_that_boto3_knows_is_known():
+    found = json.loads((Path(botocore.__file__).parent / "data" / "partitions.json").read_text())
+    listed = [(region, one["id"]) for one in found["partitions"] for region in one["regions"]]
+    regions = {region: partition for region, partition in listed if not region.endswith("-global")}
+    assert len(set(regions.values())) >= 6
+    assert {region: partition_of(region) for region in regions} == regions
 
 
 def test_the_policy_fits_into_a_role():

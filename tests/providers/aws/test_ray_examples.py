@@ -1,12 +1,13 @@
-"""Ray's 14 examples for AWS, in our words: each launches its machines here, or the error names its line.
+"""Ray's 14 examples for AWS, every key in our words: each launches its machines, or names its line.
 
-The wheel has only `defaults.yaml`, which is used as it is; the others are shortened to what EC2 gets of them.
-Ids that a user has to replace are those of things that the server has.
+The wheel has only `defaults.yaml`, which is used as it is. The others have no comments here, and short shell
+commands. Ids that a user has to replace are those of things that the server has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 from pathlib import Path
 
@@ -27,45 +28,80 @@ from muster.providers.kind import parse_config
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 DISK = "BlockDeviceMappings: [{DeviceName: /dev/sda1, Ebs: {VolumeSize: 140}}]"
 SPOT = "InstanceMarketOptions: {MarketType: spot}"
+COMMANDS = """
+file_mounts: {}
+cluster_synced_files: []
+file_mounts_sync_continuously: false
+rsync_exclude: ["**/.git", "**/.git/**"]
+rsync_filter: [.gitignore]
+initialization_commands: []
+setup_commands: [echo set up]
+head_setup_commands: []
+worker_setup_commands: []
+head_start_ray_commands:
+  - ray stop
+  - ulimit -n 65536; ray start --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml
+worker_start_ray_commands:
+  - ray stop
+  - ulimit -n 65536; ray start --address=$RAY_HEAD_IP:6379 --object-manager-port=8076
+"""
 FORMS = {
-    "development-example": """
+    "development-example": f"""
 min_workers: 2
 max_workers: 2
 upscaling_speed: 1.0
-head_node: {InstanceType: m4.16xlarge, ImageId: AMI}
-worker_nodes: {InstanceType: m4.16xlarge, ImageId: AMI, SPOT}
-""",
-    "example-full": """
+idle_timeout_minutes: 5
+head_node: {{InstanceType: m4.16xlarge, ImageId: AMI, DISK}}
+worker_nodes: {{InstanceType: m4.16xlarge, ImageId: AMI, DISK, SPOT}}
+{COMMANDS}""",
+    "example-full": f"""
 max_workers: 2
+upscaling_speed: 1.0
+docker:
+  image: rayproject/ray-ml:latest-gpu
+  container_name: ray_container
+  pull_before_run: true
+  run_options: [--ulimit nofile=65536:65536]
+idle_timeout_minutes: 5
 available_node_types:
-  ray.head.default: {resources: {}, node_config: {InstanceType: m5.large, ImageId: AMI, DISK}}
-  ray.worker.default: {min_workers: 1, node_config: {InstanceType: m5.large, ImageId: AMI, SPOT}}
-head_node_type: ray.head.default
-""",
-    "example-gpu-docker": """
-docker: {image: rayproject/ray-ml:latest-gpu, container_name: ray_nvidia_docker}
-available_node_types:
-  ray.head.gpu: {resources: {}, node_config: {InstanceType: p2.xlarge, ImageId: AMI, DISK}}
+  ray.head.default: {{resources: {{}}, node_config: {{InstanceType: m5.large, ImageId: AMI, DISK}}}}
   ray.worker.default:
-    docker: {worker_image: rayproject/ray-ml:latest-cpu}
-    min_workers: 1
-    resources: {}
-    node_config: {InstanceType: m5.large, ImageId: AMI, SPOT}
-head_node_type: ray.head.gpu
+    min_workers: 0
+    max_workers: 2
+    resources: {{}}
+    node_config: {{InstanceType: m5.large, ImageId: AMI, SPOT}}
+head_node_type: ray.head.default
+{COMMANDS}head_node: {{}}
+worker_nodes: {{}}
 """,
+    "example-gpu-docker": f"""
+max_workers: 2
+docker: {{image: rayproject/ray-ml:latest-gpu, container_name: ray_nvidia_docker}}
+available_node_types:
+  ray.head.gpu: {{resources: {{}}, node_config: {{InstanceType: p2.xlarge, ImageId: AMI, DISK}}}}
+  ray.worker.default:
+    docker: {{worker_image: rayproject/ray-ml:latest-cpu}}
+    min_workers: 1
+    max_workers: 2
+    resources: {{}}
+    node_config: {{InstanceType: m5.large, ImageId: AMI, SPOT}}
+head_node_type: ray.head.gpu
+upscaling_speed: 1.0
+idle_timeout_minutes: 5
+{COMMANDS}""",
     "example-head-and-worker-security-group": """
 max_worker_nodes: 1
 available_node_types:
   ray.head.default: {node_config: {SecurityGroupIds: [GROUP]}}
   ray.worker.default: {node_config: {SecurityGroupIds: [GROUP]}}
 """,
-    "example-java": """
+    "example-java": f"""
 min_workers: 1
 max_workers: 1
 available_node_types:
-  ray.head.default: {node_config: {InstanceType: m4.4xlarge, ImageId: AMI, DISK}}
-  ray.worker.default: {node_config: {InstanceType: m4.4xlarge, ImageId: AMI, SPOT}}
-""",
+  ray.head.default: {{node_config: {{InstanceType: m4.4xlarge, ImageId: AMI, DISK}}}}
+  ray.worker.default: {{node_config: {{InstanceType: m4.4xlarge, ImageId: AMI, SPOT}}}}
+{COMMANDS}""",
     "example-launch-templates": """
 max_workers: 2
 available_node_types:
@@ -76,6 +112,7 @@ available_node_types:
       ImageId: latest_dlami
       InstanceType: m5a.large
   ray.worker.default:
+    min_workers: 0
     max_workers: 1
     resources: {}
     node_config:
@@ -84,27 +121,42 @@ available_node_types:
       InstanceType: m5a.large
 head_node_type: ray.head.default
 """,
-    "example-minimal": "\n",
-    "example-ml": """
-max_workers: 0
+    "example-minimal": """
 available_node_types:
-  ray.head.default: {node_config: {InstanceType: m4.16xlarge, ImageId: latest_dlami, DISK}}
-  ray.worker.default: {node_config: {InstanceType: m4.16xlarge, ImageId: latest_dlami}}
+  ray.head.default: {resources: {}, node_config: {InstanceType: m5.large}}
+  ray.worker.default: {min_workers: 1, max_workers: 4, resources: {}, node_config: {InstanceType: m5.large}}
 """,
+    "example-ml": f"""
+min_workers: 0
+max_workers: 0
+upscaling_speed: 1.0
+docker: {{image: "", container_name: "", pull_before_run: true, run_options: []}}
+idle_timeout_minutes: 5
+available_node_types:
+  ray.head.default: {{node_config: {{InstanceType: m4.16xlarge, ImageId: latest_dlami, DISK}}}}
+  ray.worker.default: {{node_config: {{InstanceType: m4.16xlarge, ImageId: latest_dlami}}}}
+{COMMANDS}""",
     "example-multi-node-type": """
 max_workers: 40
+upscaling_speed: 1.0
 available_node_types:
-  cpu_4_ondemand: {node_config: {InstanceType: m4.xlarge}, resources: {CPU: 4}, max_workers: 5}
-  cpu_16_spot: {node_config: {InstanceType: m4.4xlarge, SPOT}, resources: {CPU: 16, Custom1: 1}}
+  cpu_4_ondemand:
+    node_config: {InstanceType: m4.xlarge, ImageId: latest_dlami}
+    min_workers: 1
+    max_workers: 5
+  cpu_16_spot:
+    node_config: {InstanceType: m4.4xlarge, ImageId: latest_dlami, SPOT}
+    resources: {Custom1: 1, is_spot: 1}
+    max_workers: 10
   gpu_1_ondemand:
-    node_config: {InstanceType: p2.xlarge}
-    resources: {CPU: 4, GPU: 1, Custom2: 2, "accelerator_type:K80": 1}
+    node_config: {InstanceType: p2.xlarge, ImageId: latest_dlami}
+    resources: {Custom2: 2}
     max_workers: 4
     worker_setup_commands: [pip install tensorflow-gpu]
   gpu_8_ondemand:
-    node_config: {InstanceType: p3.8xlarge}
-    resources: {CPU: 32, GPU: 4, "accelerator_type:V100": 1}
+    node_config: {InstanceType: p3.8xlarge, ImageId: latest_dlami}
     max_workers: 2
+    worker_setup_commands: [pip install tensorflow-gpu]
 head_node_type: cpu_4_ondemand
 idle_timeout_minutes: 2
 """,
@@ -115,11 +167,13 @@ available_node_types:
     resources: {}
     node_config:
       NetworkInterfaces:
-        - {DeviceIndex: 0, SubnetId: SUBNET, PrivateIpAddress: ADDRESS, Groups: [GROUP]}
-        - {DeviceIndex: 1, SubnetId: SUBNET, Groups: [GROUP]}
+        - {DeviceIndex: 0, SubnetId: SUBNET, PrivateIpAddress: ADDRESS.77, Groups: [GROUP]}
+        - {DeviceIndex: 1, SubnetId: SUBNET, PrivateIpAddress: ADDRESS.78, Groups: [GROUP]}
+        - {DeviceIndex: 2, SubnetId: SUBNET, PrivateIpAddress: ADDRESS.79, Groups: [GROUP]}
       ImageId: latest_dlami
       InstanceType: m5.large
   ray.worker.efa:
+    min_workers: 0
     max_workers: 1
     resources: {}
     node_config:
@@ -130,8 +184,23 @@ available_node_types:
           SubnetId: SUBNET
           Groups: [GROUP]
           InterfaceType: efa
+        - DeviceIndex: 1
+          NetworkCardIndex: 1
+          AssociatePublicIpAddress: false
+          SubnetId: SUBNET
+          Groups: [GROUP]
+          InterfaceType: efa
       ImageId: latest_dlami
       InstanceType: p3dn.24xlarge
+  ray.worker.default:
+    min_workers: 0
+    max_workers: 1
+    resources: {}
+    node_config:
+      NetworkInterfaces:
+        - {DeviceIndex: 0, AssociatePublicIpAddress: false, SubnetId: SUBNET, Groups: [GROUP]}
+      ImageId: latest_dlami
+      InstanceType: m5.large
 head_node_type: ray.head.default
 """,
     "example-security-group": """
@@ -146,32 +215,43 @@ worker_nodes: {SubnetIds: [SUBNET]}
 max_workers: 2
 available_node_types:
   ray.head.default: {node_config: {InstanceType: c5a.large, ImageId: AMI}, resources: {}}
+  ray.worker.default:
+    node_config:
+      InstanceType: c5a.large
+      ImageId: AMI
+      IamInstanceProfile: {Name: ray-autoscaler-cloudwatch-v1}
+    resources: {}
+    min_workers: 0
+    max_workers: 2
 head_node_type: ray.head.default
 """,
 }
 PORTS = "{FromPort: PORT, ToPort: PORT, IpProtocol: TCP, IpRanges: [{CidrIp: 0.0.0.0/0}]}"
+ZONES = f"availability_zone: '{REGION}a,{REGION}b'"
 PROVIDER = {
     "example-security-group": "security_group: {GroupName: test_security_group_name, IpPermissions: ["
     f"{PORTS.replace('PORT', '443')}, {PORTS.replace('PORT', '8265')}]}}",
     "example-network-interfaces": "use_internal_ips: true",
-    "example-cloudwatch": "cloudwatch: {agent: {config: agent.json, retryer: {max_attempts: 120}}}",
-    "example-full": "cache_stopped_nodes: true",
-    "example-java": f"availability_zone: '{REGION}a,{REGION}b'",
+    "example-cloudwatch": "cloudwatch: {agent: {config: agent.json, retryer: {max_attempts: 120}}, "
+    "dashboard: {name: board, config: board.json}, alarm: {config: alarm.json}}",
+    **dict.fromkeys(("example-full", "example-ml"), f"{ZONES}, cache_stopped_nodes: true"),
+    **dict.fromkeys(("example-java", "example-gpu-docker"), ZONES),
+    "development-example": f"availability_zone: {REGION}a",
 }
 # Line and key. Ray ignores a key that it does not know; EC2 has no machines of type p2 any more; a machine
 # without a type was an m1.small once.
 REFUSED = {
     "example-head-and-worker-security-group": (4, "max_worker_nodes"),
     "example-cloudwatch": (2, "provider.cloudwatch"),
-    "example-gpu-docker": (6, "p2.xlarge"),
-    "example-multi-node-type": (9, "p2.xlarge"),
+    "example-gpu-docker": (7, "p2.xlarge"),
+    "example-multi-node-type": (16, "p2.xlarge"),
     "example-subnets": (5, "InstanceType"),
 }
 
 
 @pytest.fixture(scope="module")
 def account(ec2_process):
-    """Returns what stands for the ids that users replace."""
+    """Return what stands for the ids that users replace."""
     import boto3
 
     ec2_process.faults.reset()
@@ -187,17 +267,17 @@ def account(ec2_process):
         one for one in client.describe_subnets()["Subnets"] if one["AvailabilityZone"] == f"{REGION}c"
     )  # which sells the machines of all examples
     group = client.create_security_group(GroupName="examples", Description="-", VpcId=subnet["VpcId"])
-    for _ in range(2):
-        name = {"LaunchTemplateName": "ExampleLaunchTemplate"}
-        data = {"LaunchTemplateData": {"InstanceType": "m5.large"}}
-        known = client.describe_launch_templates()["LaunchTemplates"]
-        made = (client.create_launch_template_version if known else client.create_launch_template)(
-            **name, **data
-        )
+    template = {
+        "LaunchTemplateName": "ExampleLaunchTemplate",
+        "LaunchTemplateData": {"InstanceType": "m5.large"},
+    }
+    with contextlib.suppress(client.exceptions.ClientError):  # an earlier fixture may have made it
+        client.create_launch_template(**template)
+    made = client.create_launch_template_version(**template)
     return {
         "AMI": "ami-00000000",
         "SUBNET": subnet["SubnetId"],
-        "ADDRESS": subnet["CidrBlock"].rpartition(".")[0] + ".77",
+        "ADDRESS": subnet["CidrBlock"].rpartition(".")[0],
         "GROUP": group["GroupId"],
         "TEMPLATE": made["LaunchTemplateVersion"]["LaunchTemplateId"],
         "SPOT": SPOT,
@@ -221,7 +301,7 @@ def text_of(name: str, account) -> str:
 
 
 def refusal(text: str, file: Path) -> tuple[int | None, str] | None:
-    """Returns the line and the text of the first problem that `up` would report; None without one."""
+    """Return the line and the text of the first problem that `up` would report; None without one."""
     file.write_text(text)
     context = LaunchContext(file.parent / "clusters", {}, ManualClock(10_000.0), RandomIds())
     try:

@@ -54,7 +54,7 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def stubbed(calls):
-    """Returns a function that says what a service is asked next, and answers; all of it must be asked."""
+    """Return a function that says what a service is asked next, and answers; all of it must be asked."""
     made = {}
 
     def expect(service, operation, answer, parameters):

@@ -80,7 +80,7 @@ def test_an_answer_of_ec2_is_read_with_its_accelerators(answer, table, size):
 
 
 def told_of(answers, said=None):
-    """Returns an InstanceSizes that is told these answers instead of EC2's."""
+    """Return an InstanceSizes that is told these answers instead of EC2's."""
     made = InstanceSizes(SystemClock(), (said if said is not None else []).append)
     made._described = lambda region, profile, names: {n: answers[n] for n in names if n in answers}
     return made

@@ -1,4 +1,4 @@
-"""Runs the contract over a class as `muster provider check` does: by its name, from a cluster file."""
+"""Run the contract over a class as `muster provider check` does: by its name, from a cluster file."""
 
 from __future__ import annotations
 

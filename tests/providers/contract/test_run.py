@@ -25,7 +25,7 @@ SOME = by_name(
     "no_two_living_nodes_have_the_same_address",
     "running_and_terminated_agree_with_the_list",
     "tags_given_to_create_are_read_at_once",
-    "terminating_again_and_terminating_strangers_is_no_failure",
+    "terminating_again_and_terminating_strangers_succeeds",
 )
 LISTED = by_name("as_many_nodes_as_asked_for_are_listed_when_create_returns")
 TAGS = by_name("tags_are_merged_and_read_at_once")
@@ -191,7 +191,7 @@ class ShowsOthers(FaultyCloud):
 
 
 def interrupted_while(state, second=False):
-    """Runs a line that is interrupted after it has made machines; `second`: while they are ended, too."""
+    """Run a line that is interrupted after it has made machines; `second`: while they are ended, too."""
     interrupts = ["again"] if second else []
 
     def show(subject):
@@ -199,7 +199,7 @@ def interrupted_while(state, second=False):
         raise KeyboardInterrupt
 
     def ending(text):
-        if text.startswith("ending") and interrupts:
+        if text.startswith("terminating") and interrupts:
             interrupts.pop()
             raise KeyboardInterrupt
 

@@ -48,7 +48,7 @@ def world(server_kind: str, request: pytest.FixtureRequest) -> Iterator[KubeWorl
 
 @pytest.fixture
 def loop(world: KubeWorld) -> Callable[..., Loop]:
-    """Makes the RayCluster of these groups, and the loop over it."""
+    """Make the RayCluster of these groups, and the loop over it."""
 
     def make(*groups, annotations=None, role="kuberay-1.3", **spec):
         options = {"idleTimeoutSeconds": 10}

@@ -1,4 +1,4 @@
-"""Runs the loop of a RayCluster in tests: every running pod is a node, and the clock is the test's."""
+"""Run the loop of a RayCluster in tests: every running pod is a node, and the clock is the test's."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class PodsAsRuntime:
         self.demands = ()  # other demand, which nothing serves
         self.killed_work = []
         self.deadlines = {}
+        self.lives = {}  # how often the raylet of a pod was restarted
+        self.domain = ""  # nodes register with a name in it, as with KubeRay's `podFQDN`
 
     def pods(self):
         return self.world.admin.pods("ray.io/cluster=demo")
@@ -59,7 +61,7 @@ class PodsAsRuntime:
         status = NodeStatus.DRAINING if name in self.drained and is_busy else status
         total = Resources.of(CPU=0 if is_head else CPUS)
         return NodeReport(
-            node_id=NodeId(f"n-{name}"),
+            node_id=NodeId(f"n-{name}#{self.lives.get(name, 0)}"),
             cloud_id=name,
             node_type=pod["metadata"]["labels"]["ray.io/group"],
             status=status,
@@ -67,17 +69,25 @@ class PodsAsRuntime:
             total=total,
             available=Resources.of(CPU=0) if is_busy or is_head else total,
             idle_s=0.0 if is_busy else self.now - since,
+            ip=f"{name}.{self.domain}" if self.domain else "",
         )
 
     def publish(self, version, report):
         pass
 
     def drain(self, action):
-        name = str(action.node_id).removeprefix("n-")
+        name, _, life = str(action.node_id).removeprefix("n-").partition("#")
+        if int(life) != self.lives.get(name, 0):
+            return
         if name in self.busy and action.may_be_refused:
             return
         self.drained.add(name)
         self.deadlines[name] = action.deadline_s
+
+    def restart(self, name):
+        """The container starts again: another node in the same pod."""
+        self.lives[name] = self.lives.get(name, 0) + 1
+        self.drained.discard(name)
 
     def under_way(self, request_id):
         return False
@@ -109,13 +119,14 @@ class Loop:
         self.controller = ClusterController(self.ports, ambient)
         self.plans = []
 
-    def tick(self, times=1, seconds=2.0, operator=True):
+    def tick(self, times=1, seconds=2.0, operator=True, patch=True):
         for _ in range(times):
             self.clock.advance(seconds)
             self.runtime.now = self.clock.now()
             self.plans.append(self.controller.tick().plan)
             with contextlib.suppress(MusterError):  # the thread would try again
-                self.provider.scaler.step()
+                if patch:
+                    self.provider.scaler.step()
             if operator:
                 self.world.operator.step()
                 self.world.caught_up(self.provider)

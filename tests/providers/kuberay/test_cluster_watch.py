@@ -14,7 +14,7 @@ from muster.providers.kuberay.watch import ClusterObject
 
 
 def reads(api, token):
-    """Returns how often the RayCluster was read."""
+    """Return how often the RayCluster was read."""
     return sum(
         one.method == "GET" and one.path.endswith("/rayclusters/demo") and one.token == token
         for one in api.asked

@@ -231,7 +231,7 @@ def test_a_program_that_is_not_there_is_named(api, tmp_path):
     ("text", "context", "said"),
     [
         ("{", "", "is not YAML"),
-        ("[]", "", "is no kubeconfig"),
+        ("[]", "", "is not a kubeconfig"),
         ("contexts: []", "", "has no context ''; there are none"),
     ],
 )

@@ -173,7 +173,7 @@ def test_without_the_right_an_idle_cluster_stays_and_the_missing_verb_is_named_o
     until(lambda: provider.traits().idle_policies == (IdlePolicy.SUSPEND,))
     provider.end_idle_cluster(RequestId("e-2"), IdlePolicy.DELETE)
     provider.close()
-    left = world.admin.cluster()["metadata"]  # also without a finalizer, which would keep it for ever
+    left = world.admin.cluster()["metadata"]  # also without a finalizer, which would keep it forever
     assert (left.get("deletionTimestamp"), left.get("finalizers")) == (None, None)
     (line,) = [text for text in caplog.messages if "delete" in text and "rayclusters" in text]
     assert_line("providers", "kuberay delete denied", line)

@@ -9,14 +9,18 @@ import pytest
 from tests.kube.operator import worker_group
 from tests.kube.world import until
 from tests.mistakes.views import assert_line
+from tests.providers.kuberay.direct import DirectWorld
+from tests.providers.kuberay.loop import Loop
 
 from muster.cluster.plan import Reason
 
 pytestmark = pytest.mark.slow
 
 
-def test_pods_come_for_work_and_go_when_it_is_done(loop, world):
+@pytest.mark.parametrize("domain", ["", "demo-headless.research.svc.cluster.local"])
+def test_pods_come_for_work_and_go_when_it_is_done(loop, world, domain):
     stage = loop(worker_group("small", 0, maxReplicas=5))
+    stage.runtime.domain = domain
     stage.runtime.waiting = 3
     stage.tick(4)
     assert (world.size(), stage.states()) == ((3, []), ["RAY_RUNNING"] * 3)
@@ -40,7 +44,7 @@ def test_a_timed_out_pod_makes_room_for_another_at_the_maximum(loop, world):
     world.operator.starts = True
     stage.clock.advance(3601)
     replicas = []
-    for _ in range(4):
+    for _ in range(5):
         stage.tick(operator=False)
         replicas.append(world.size()[0])
     assert (world.size(), max(replicas)) == ((3, [stuck]), 3)
@@ -102,6 +106,47 @@ def test_an_idle_slice_goes_whole_and_a_busy_host_keeps_it(loop, world):
     left = world.operator.workers("tpu")
     assert (world.size()[0], len(left), kept in left) == (1, 2, True)
     assert stage.runtime.killed_work == []
+
+
+def test_a_raylet_that_its_container_restarts_in_a_pod_that_leaves_gets_no_work():
+    """As with `restartPolicy: Always`, while the preStop hook of the pod sleeps."""
+    world = DirectWorld()
+    world.create(worker_group("small", 0, maxReplicas=2), autoscalerOptions={"idleTimeoutSeconds": 10})
+    world.operator.termination_s = 90.0
+    stage = Loop(world, world.provider())
+    stage.runtime.waiting = 1
+    stage.tick(4)
+    (pod,) = stage.runtime.busy
+    stage.runtime.busy.clear()
+    stage.tick(8)
+    assert (world.size(), stage.states()) == ((0, [pod]), ["TERMINATING"])
+    stage.runtime.restart(pod)
+    stage.tick(2)
+    stage.runtime.waiting = 1
+    stage.tick(12, seconds=10.0)
+    assert (stage.runtime.killed_work, len(stage.runtime.busy), pod in stage.runtime.busy) == ([], 1, False)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_pods_that_end_with_their_drained_raylet_are_not_refilled_again_and_again(hosts):
+    """The API server is slow: the operator has replaced a pod before the patch that names it."""
+    world = DirectWorld()
+    group = worker_group("small", 0, maxReplicas=5, numOfHosts=hosts)
+    world.create(group, autoscalerOptions={"idleTimeoutSeconds": 10})
+    stage = Loop(world, world.provider())
+    stage.runtime.waiting = 4
+    stage.tick(4)
+    stage.runtime.busy.clear()
+    for _ in range(30):
+        dead = set(stage.runtime.drained)
+        stage.tick(patch=False, operator=False)
+        for name in dead & set(world.operator.workers("small")):
+            world.admin.set_status(name, {"phase": "Succeeded"})
+        world.operator.step(2)
+        world.caught_up(stage.provider)
+        stage.provider.scaler.step()
+    assert (world.size()[0], world.operator.workers("small"), stage.states()) == (0, [], [])
+    assert len(world.operator.made) <= 8  # each was replaced at most once
 
 
 def test_an_evicted_pod_is_drained_with_its_deadline_and_replaced_once(loop, world):

@@ -211,7 +211,7 @@ def test_settings_of_musters_own_are_in_an_annotation():
     [
         ("{", "is not YAML"),
         ("max_workers: 3", "has 'max_workers'"),
-        ("available_node_types: {gone: {price_per_hour: 1}}", "has 'gone', which is no group"),
+        ("available_node_types: {gone: {price_per_hour: 1}}", "has 'gone', which is not a group"),
         ("muster: {objectiv: cost}", "did you mean 'objective'?"),
     ],
 )

@@ -20,7 +20,7 @@ LOCKS = "~/locks"
 
 
 class BashRunner:
-    """A BashRunner runs commands on this computer as if it were one host; Ray of other tests is not seen."""
+    """Runs commands on this computer as if it were one host; Ray of other tests is not seen."""
 
     raylet = "no-raylet"
 
@@ -81,7 +81,7 @@ class Racks:
 
 
 def write_lock(file: Path, text: str) -> None:
-    """Writes a lock as a cluster of this user does, whatever its contents are."""
+    """Write a lock as a cluster of this user does, whatever its contents are."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.parent.chmod(0o700)
     file.write_text(text, encoding="utf-8")

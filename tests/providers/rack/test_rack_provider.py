@@ -36,7 +36,7 @@ def racks(tmp_path):
 
 
 def create(provider, count=1, request="r-1", node_type="big"):
-    """Takes hosts, and returns the ids of their nodes; raises the first failure."""
+    """Take hosts, and return the ids of their nodes; raise the first failure."""
     before = set(provider.list_instances())
     provider.launch(request, {node_type: count})
     failures = []
@@ -400,7 +400,7 @@ def test_hosts_are_taken_side_by_side(racks, monkeypatch):
     taking = []
 
     async def counted(self, command, **given):
-        if "HOLDER=" in command:  # only goes on when all three are under way
+        if "HOLDER=" in command:  # only continues when all three are under way
             taking.append(self.home.name)
             if len(taking) == 3:
                 together.set()

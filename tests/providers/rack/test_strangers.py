@@ -25,7 +25,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 
 
 def forged(cluster: str, **fields: object) -> str:
-    """Returns a lock as a stranger would write it: this cluster's, with a program of the stranger."""
+    """Return a lock as a stranger would write it: this cluster's, with a program of the stranger."""
     held = {
         "cluster": cluster,
         "cloud_id": "forged",

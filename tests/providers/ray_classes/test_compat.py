@@ -71,7 +71,7 @@ def until(look, is_wanted=bool):
     return found
 
 
-def bought(port, request_id, offer=None, count=1):
+def launched(port, request_id, offer=None, count=1):
     if offer is None:
         port.launch(request_id, {"cpu": count})
     else:
@@ -83,11 +83,11 @@ def bought(port, request_id, offer=None, count=1):
 def test_each_zone_has_an_object_and_a_purchase_goes_to_the_zone_of_its_offer(build):
     port = build(offers=WAYS)
     assert port.traits().buys_offers
-    (machine,) = bought(port, "r-1", SPOT_B)
+    (machine,) = launched(port, "r-1", SPOT_B)
     assert (machine.zone, machine.market, machine.node_type) == ("r-b", "spot", "cpu")
     (known,) = GcpLike.world["r-b"].values()
     assert known["config"] == {"machineType": "n1", "scheduling": [{"preemptible": True}]}
-    bought(port, "r-2")
+    launched(port, "r-2")
     assert [len(GcpLike.world[zone]) for zone in ("r-a", "r-b")] == [1, 1]
     assert set(GcpLike.made) == {"r-a", "r-b"}
 
@@ -98,12 +98,12 @@ def test_a_zone_that_is_sold_out_is_a_failure_of_capacity_and_the_next_one_sells
     port.launch("r-1", {"cpu": 1}, (Offer(zone="r-a"),))
     (failure,) = until(port.poll_launch_failures)
     assert (failure.kind, failure.request_id) == (FailureKind.CAPACITY, "r-1")
-    assert len(bought(port, "r-2", Offer(zone="r-b"))) == 1
+    assert len(launched(port, "r-2", Offer(zone="r-b"))) == 1
 
 
 def test_a_machine_that_was_taken_is_gone_in_every_call(build):
     port = build()
-    (machine,) = bought(port, "r-1")
+    (machine,) = launched(port, "r-1")
     name, v1 = machine.cloud_id, port.v1
     del GcpLike.world["r-a"][name]
     assert (v1.is_running(name), v1.is_terminated(name), v1.node_tags(name)) == (False, True, {})
@@ -119,7 +119,7 @@ def test_a_machine_that_was_taken_is_gone_in_every_call(build):
 
 def test_one_machine_that_goes_while_a_list_is_made_does_not_hide_the_others(build):
     port = build()
-    one, two = bought(port, "r-1", count=2)
+    one, two = launched(port, "r-1", count=2)
     GcpLike.taken_while_listed.append(one.cloud_id)
     assert list(port.list_instances()) == [two.cloud_id]
 
@@ -132,7 +132,7 @@ def test_a_machine_that_a_list_still_shows_and_no_call_knows_is_not_listed(build
 
 def test_a_zone_that_cannot_be_listed_is_as_it_was_for_a_while(build):
     port = build(offers=WAYS)
-    (a,), (b,) = bought(port, "r-1", Offer(zone="r-a")), bought(port, "r-2", Offer(zone="r-b"))
+    (a,), (b,) = launched(port, "r-1", Offer(zone="r-a")), launched(port, "r-2", Offer(zone="r-b"))
     GcpLike.failing.add("r-b")
     assert set(port.list_instances()) == {a.cloud_id, b.cloud_id}
     port.v1._clock.advance(601.0)
@@ -142,14 +142,14 @@ def test_a_zone_that_cannot_be_listed_is_as_it_was_for_a_while(build):
 
 def test_the_only_zone_that_cannot_be_listed_is_an_error(build):
     port = build()
-    bought(port, "r-1")
+    launched(port, "r-1")
     GcpLike.failing.add("r-a")
     with pytest.raises(HttpError):
         port.list_instances()
 
 
 def test_machines_in_a_zone_that_the_file_no_longer_has_are_listed_and_ended(build):
-    (machine,) = bought(build(offers=WAYS), "r-1", SPOT_B)
+    (machine,) = launched(build(offers=WAYS), "r-1", SPOT_B)
     later = build()
     assert list(later.list_instances()) == [machine.cloud_id]
     later.terminate("t-1", [machine.cloud_id])
@@ -159,7 +159,7 @@ def test_machines_in_a_zone_that_the_file_no_longer_has_are_listed_and_ended(bui
 
 def test_batches_are_ended_one_by_one(build):
     port = build()
-    names = [one.cloud_id for one in bought(port, "r-1", count=3)]
+    names = [one.cloud_id for one in launched(port, "r-1", count=3)]
     del GcpLike.world["r-a"][names[1]]
     port.terminate("t-1", names)
     until(lambda: not port.under_way("t-1"))
@@ -189,8 +189,8 @@ def test_the_limit_of_a_call_can_be_set_and_is_checked(build):
 def test_azure_is_told_the_zone_and_the_market_in_its_own_words(build):
     size = "{azure_arm_parameters: {vmSize: s, priority: Spot, billingProfile: {maxPrice: 1}}}"
     port = build(AZURE, offers="[{zone: '2'}, {zone: '1', market: spot}]", node_config=size)
-    bought(port, "r-1", Offer(zone="2"))
-    bought(port, "r-2", Offer(zone="1", market="spot"))
+    launched(port, "r-1", Offer(zone="2"))
+    launched(port, "r-2", Offer(zone="1", market="spot"))
     configs = [one["config"]["azure_arm_parameters"] for one in AzureLike.world["everywhere"].values()]
     assert configs == [
         {"vmSize": "s", "priority": "Regular", "availability_zone": "2"},

@@ -72,6 +72,6 @@ def test_the_launch_is_still_in_the_outbox_and_is_filled_once(gate, made_before_
     assert len(v1.creates) == 2 - made_before_the_end
     assert len(v1.non_terminated_nodes({})) == 1
     assert stage.store.load().outbox == ()
-    bought = [r for r in stage.store.load().instances.values() if r.node_type == "cpu"]
-    assert [(r.state.name, r.cloud_id) for r in bought] == [("ALLOCATED", v1.non_terminated_nodes({})[0])]
+    launched = [r for r in stage.store.load().instances.values() if r.node_type == "cpu"]
+    assert [(r.state.name, r.cloud_id) for r in launched] == [("ALLOCATED", v1.non_terminated_nodes({})[0])]
     port.close()

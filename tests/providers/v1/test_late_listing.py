@@ -76,7 +76,7 @@ class World:
         self.stage.runtime.demands = [demand(count=MAXIMUM)]
 
     def start(self, pool=None):
-        """Starts a controller; one that ran before was killed."""
+        """Start a controller; one that ran before was killed."""
         pools = replace(inline_pools(), launch=pool or InlinePool())
         port = V1Adapter(
             self.v1, lambda: LAUNCHES, cluster_name=self.v1.cluster_name, pools=pools, clock=self.stage.clock

@@ -88,7 +88,7 @@ class TestAdaptedFileProvider(CloudProviderContract):
 
 
 class AllWorlds(ManualClock):
-    """Waiting lets every simulated world go on."""
+    """Waiting lets every simulated world continue."""
 
     def __init__(self):
         super().__init__()

@@ -49,7 +49,7 @@ def told(port):
 
 
 def short(port):
-    """Returns the kind of each failure, and how many machines the provider made of how many."""
+    """Return the kind of each failure, and how many machines the provider made of how many."""
     return [(kind, re.findall(r"\d+", message)) for kind, message in told(port)]
 
 

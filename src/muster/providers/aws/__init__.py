@@ -1,1 +1,1 @@
-"""Buys machines on AWS EC2: fleets with tokens, one list per tick, and a rate that follows throttling."""
+"""Launch machines on AWS EC2: fleets with tokens, one list per tick, and a rate that follows throttling."""

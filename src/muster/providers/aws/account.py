@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -10,7 +11,7 @@ from muster.errors import ConfigError, MusterError
 from muster.providers.aws.bootstrap import AwsBootstrap, first_subnet, names_groups, profile_name
 from muster.providers.aws.defaults import LATEST_DLAMI
 from muster.providers.aws.machine_config import read_config
-from muster.providers.aws.policy import launcher_policy, policy_text, role_named
+from muster.providers.aws.policy import launcher_policy, role_named
 from muster.providers.aws.preflight import AccountCheck, AccountFinding, CheckedType
 from muster.providers.aws.provider import AwsProvider
 from muster.providers.aws.ssh_access import is_ssh_restricted, launcher_network
@@ -23,7 +24,7 @@ Report = Callable[[str], None]
 def check_account(
     provider: AwsProvider, config: ClusterConfig, report: Report = lambda step: None
 ) -> list[AccountFinding]:
-    """Returns what would go wrong, asked of AWS; nothing is made."""
+    """Return what would go wrong, asked of AWS; nothing is made."""
     try:
         check_region(config.provider.region)
         keys = provider.launcher.launch_keys()
@@ -56,16 +57,15 @@ def purge(provider: AwsProvider, config: ClusterConfig, report: Report) -> list[
 
 
 def needed_policy(config: ClusterConfig) -> str:
-    """Returns the least policy of who runs `up`, as JSON."""
-    region, workers = str(config.provider.region), dict(config.available_node_types)
-    del workers[config.head_type]
-    profiles = [profile_name(one.node_config or {}) for one in workers.values()]
+    """Return the least-privilege policy for running `up`, as JSON."""
+    region, uses_ssm = str(config.provider.region), bool(config.provider.settings().get("use_ssm"))
+    profiles = [profile_name(one.node_config or {}) for one in config.available_node_types.values()]
     passed = [role_named(name, region) for name in dict.fromkeys(filter(None, profiles))]
-    return policy_text(launcher_policy(config.cluster_name, region, passed))
+    return json.dumps(launcher_policy(config.cluster_name, region, passed, uses_ssm=uses_ssm), indent=2)
 
 
 def made_beside(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> list[str]:
-    """Returns what `prepare` would make, and images that are used; what AWS does not tell is left out."""
+    """Return what `prepare` would make, and images that are used; what AWS does not tell is left out."""
     types = [entry.node_config or {} for entry in config.available_node_types.values()]
     head = config.available_node_types[config.head_type].node_config or {}
     settings, name = config.provider.settings(), config.cluster_name
@@ -75,8 +75,8 @@ def made_beside(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> l
     if any(not names_groups(one) and "LaunchTemplate" not in one for one in types):
         found.append(f"security group {group_name(settings, name)}{_ssh_words(config, provider)}")
     if not head.get("IamInstanceProfile") and "LaunchTemplate" not in head:
-        found.append(f"role and instance profile {resource_name(name)}, with which the head buys workers")
-    return [*(f"makes, unless it is there: {line}" for line in found), *_images(config, provider)]
+        found.append(f"role and instance profile {resource_name(name)}, which let the head launch workers")
+    return [*(f"creates if missing: {line}" for line in found), *_images(config, provider)]
 
 
 def _images(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _ssh_words(config: ClusterConfig, provider: Callable[[], AwsProvider]) -> st
 
 
 def _ssh_source(provider: AwsProvider, config: ClusterConfig) -> str:
-    """Returns which network may use SSH; "" where the file says it, or muster makes no group."""
+    """Return which network may use SSH; "" where the file says it, or muster makes no group."""
     types = [entry.node_config or {} for entry in config.available_node_types.values()]
     open_types = [one for one in types if not names_groups(one) and "LaunchTemplate" not in one]
     settings = config.provider.settings()

@@ -43,7 +43,7 @@ Report = Callable[[str], None]
 
 
 class AwsBootstrap:
-    """An AwsBootstrap makes and removes the things of one cluster."""
+    """Makes and removes the things of one cluster."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AwsBootstrap:
     def ensure(
         self, types: Mapping[str, Mapping[str, Any]], head_type: str, private_key: str, subnets: SubnetTable
     ) -> None:
-        """Makes what the node configs leave out, and completes what an earlier call has half made."""
+        """Make what the node configs leave out, and completes what an earlier call has half made."""
         configs = [one for one in types.values() if "LaunchTemplate" not in one]
         if any(not one.get("KeyName") for one in configs):
             self._ensure_key(Path(private_key).expanduser())
@@ -149,7 +149,7 @@ class AwsBootstrap:
             self._iam("add_role_to_instance_profile", InstanceProfileName=name, RoleName=name)
 
     def roles_of(self, node_config: Mapping[str, Any]) -> list[str]:
-        """Returns the roles of a config's instance profile; where it cannot be read, that of its name."""
+        """Return the roles of a config's instance profile; where it cannot be read, that of its name."""
         name = profile_name(node_config)
         if not name:
             return []
@@ -162,13 +162,13 @@ class AwsBootstrap:
     # -- removing ---------------------------------------------------------------------------------
 
     def remove_templates(self) -> None:
-        """Removes launch templates: they cost nothing, and are made again when needed."""
+        """Remove launch templates: they cost nothing, and are made again when needed."""
         filters = to_filters(self._own)
         for one in list(self._calls.pages("describe_launch_templates", "LaunchTemplates", Filters=filters)):
             self._calls.ec2("delete_launch_template", LaunchTemplateId=one["LaunchTemplateId"])
 
     def purge(self, key: str = "") -> list[str]:
-        """Removes everything that `ensure` has made; returns a line for each that could not be removed."""
+        """Remove everything that `ensure` has made; returns a line for each that could not be removed."""
         left: list[str] = []
         for what, remove in (
             ("launch templates", self.remove_templates),
@@ -236,7 +236,7 @@ class AwsBootstrap:
 
 
 def names_groups(node_config: Mapping[str, Any]) -> bool:
-    """Returns whether a node config says by itself which security groups its machines have."""
+    """Return whether a node config says by itself which security groups its machines have."""
     interfaces = node_config.get("NetworkInterfaces") or ()
     own = node_config.get("SecurityGroupIds") or node_config.get("SecurityGroups")
     return bool(own) or any(one.get("Groups") or one.get("NetworkInterfaceId") for one in interfaces)
@@ -247,13 +247,13 @@ def first_subnet(node_config: Mapping[str, Any], subnets: SubnetTable) -> Subnet
 
 
 def profile_name(node_config: Mapping[str, Any]) -> str:
-    """Returns the name of a config's instance profile; "" for none."""
+    """Return the name of a config's instance profile; "" for none."""
     given = node_config.get("IamInstanceProfile") or {}
     return str(given.get("Name") or str(given.get("Arn") or "").rpartition("/")[2])
 
 
 def _make_key(file: Path, mark: str) -> None:
-    """Makes a key that has the mark as its comment; a key that is there is a whole one."""
+    """Make a key that has the mark as its comment; a key that is there is a whole one."""
     _keygen_is_here()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = Path(f"{file}.new")
@@ -267,7 +267,7 @@ def _make_key(file: Path, mark: str) -> None:
 
 
 def _public_half(file: Path) -> bytes:
-    """Returns the public half of a key; it is computed, as the file beside it may be another's."""
+    """Return the public half of a key; it is computed, as the file beside it may be another's."""
     _keygen_is_here()
     done = subprocess.run(
         ["ssh-keygen", "-y", "-P", "", "-f", str(file)],

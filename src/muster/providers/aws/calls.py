@@ -31,12 +31,12 @@ _REPEATED = (
 _LOOKS = ("describe_", "get_", "list_", "decode_", "lookup_")
 ENCODED = "Encoded authorization failure message:"
 LEAST_PER_S = 0.2
-STEP = 0.05  # of the full rate: what a call that is not throttled gives back
+STEP = 0.05  # of the full rate: what a call that is not throttled returns
 
 
 @dataclass(frozen=True)
 class RateLimit:
-    """A RateLimit is how many calls of one kind are made at once, and per second after that."""
+    """How many calls of one kind are made at once, and per second after that."""
 
     burst: float
     per_s: float
@@ -48,7 +48,7 @@ CHANGING = RateLimit(burst=20.0, per_s=2.0)
 
 
 class RequestRate:
-    """A RequestRate holds the tokens of one kind of calls; threads share it."""
+    """Holds the tokens of one kind of calls; threads share it."""
 
     def __init__(self, limit: RateLimit, now: float) -> None:
         self._limit = limit
@@ -58,25 +58,25 @@ class RequestRate:
 
     @property
     def per_s(self) -> float:
-        """Returns the calls per second that are allowed at present, once the burst is used up."""
+        """Return the calls per second that are allowed at present, once the burst is used up."""
         return self._per_s
 
     def reserve(self, now: float) -> float:
-        """Takes a token and returns how long to wait before the call is made; 0: at once."""
+        """Take a token and return how long to wait before the call is made; 0: at once."""
         with self._lock:
             self._refill(now)
             self._tokens -= 1.0
             return max(0.0, -self._tokens / self._per_s)
 
     def throttled(self, now: float) -> None:
-        """Halves the rate and takes away what was saved up."""
+        """Halve the rate and take away what was saved up."""
         with self._lock:
             self._refill(now)
             self._per_s = max(LEAST_PER_S, self._per_s / 2)
             self._tokens = min(self._tokens, 0.0)
 
     def accepted(self) -> None:
-        """Raises the rate a little, up to the full one."""
+        """Raise the rate a little, up to the full one."""
         with self._lock:
             self._per_s = min(self._limit.per_s, self._per_s + STEP * self._limit.per_s)
 
@@ -87,7 +87,7 @@ class RequestRate:
 
 
 class AwsCalls:
-    """An AwsCalls is the connection to one region, shared by all threads of a provider."""
+    """The connection to one region, shared by all threads of a provider."""
 
     def __init__(
         self, region: str, clock: Clock, profile: str | None = None, wire: AwsWire | None = None
@@ -99,11 +99,11 @@ class AwsCalls:
         self.rates = {"look": RequestRate(LOOKING, now), "change": RequestRate(CHANGING, now)}
 
     def ec2(self, operation: str, **parameters: Any) -> dict[str, Any]:  # noqa: ANN401 - as boto3's
-        """Calls EC2 by boto3's name of the operation, such as `describe_instances`."""
+        """Call EC2 by boto3's name of the operation, such as `describe_instances`."""
         return self.call("ec2", operation, parameters)
 
     def call(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer. Raises ProviderError for a refusal, CallBroken where there is none, and
+        """Return the answer. Raises ProviderError for a refusal, CallBroken where there is none, and
         OutcomeUnknown if that call may have changed something.
 
         A call that looks, changes nothing when repeated, or carries a ClientToken, is repeated when its
@@ -139,7 +139,7 @@ class AwsCalls:
         raise error
 
     def pages(self, operation: str, key: str, **parameters: Any) -> Iterator[Any]:  # noqa: ANN401 - items of AWS
-        """Yields the items under `key` of all pages of an EC2 call that looks."""
+        """Yield the items under `key` of all pages of an EC2 call that looks."""
         token: str | None = None
         while True:
             more = {} if token is None else {"NextToken": token}
@@ -174,5 +174,5 @@ class AwsCalls:
 
 
 def code_of(error: BaseException) -> str:
-    """Returns AWS's code of a refusal; "" where there is none."""
+    """Return AWS's code of a refusal; "" where there is none."""
     return str(getattr(error, "code", ""))

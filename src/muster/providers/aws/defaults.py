@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from muster.base.log import OnChange
 from muster.errors import ProviderDenied, ProviderError, ProviderMisconfigured
 from muster.providers.aws.calls import AwsCalls
 from muster.providers.aws.machine_config import MachineConfig, MachineDefaults, with_defaults
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class ClusterDefaults:
-    """A ClusterDefaults completes settings of machines; threads share it."""
+    """Completes settings of machines; threads share it."""
 
     def __init__(
         self, calls: AwsCalls, provider_config: Mapping[str, Any], cluster_name: str, *, uses_docker: bool
@@ -38,9 +39,10 @@ class ClusterDefaults:
         self._found: dict[str, Any] = {}
         self._missing: dict[str, tuple[float, Any]] = {}  # when it was looked for in vain
         self._lock = threading.RLock()
+        self._changes = OnChange(logger)
 
     def settings(self, config: MachineConfig, vpc: str, *, is_head: bool) -> dict[str, Any]:
-        """Returns the settings of RunInstances for a machine, complete."""
+        """Return the settings of RunInstances for a machine, complete."""
         given = dict(config.settings)
         image = self.image_of(config)
         given |= {"ImageId": image} if image else {}
@@ -65,7 +67,7 @@ class ClusterDefaults:
     # -- one thing each ---------------------------------------------------------------------------
 
     def image_of(self, config: MachineConfig) -> str:
-        """Returns a type's image; one that the file leaves open is the newest for the type's processors.
+        """Return a type's image; one that the file leaves open is the newest for the type's processors.
 
         That is an Ubuntu 22.04, or for `latest_dlami` a Deep Learning AMI. "": the user's template says it.
         """
@@ -95,8 +97,7 @@ class ClusterDefaults:
         return str(newest["ImageId"])
 
     def architectures(self, machine_types: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns the processors of machine types; {} where that may not be asked."""
-
+        """Return the processors of machine types; {} where that may not be asked."""
         found = self._described(machine_types)
         return {
             name: tuple(one.get("ProcessorInfo", {}).get("SupportedArchitectures", ("x86_64",)))
@@ -104,16 +105,15 @@ class ClusterDefaults:
         }
 
     def sizes(self, machine_types: Sequence[str]) -> dict[str, int]:
-        """Returns the CPUs of machine types; {} where that may not be asked."""
+        """Return the CPUs of machine types; {} where that may not be asked."""
         found = self._described(machine_types)
         counts = {name: int(one.get("VCpuInfo", {}).get("DefaultVCpus", 0)) for name, one in found.items()}
         return {name: count for name, count in counts.items() if count}
 
     def _described(self, machine_types: Sequence[str]) -> dict[str, dict[str, Any]]:
         def ask() -> dict[str, dict[str, Any]]:
-            found = self._calls.pages(
-                "describe_instance_types", "InstanceTypes", InstanceTypes=list(machine_types)
-            )
+            given = {"InstanceTypes": list(machine_types)}
+            found = self._calls.pages("describe_instance_types", "InstanceTypes", **given)
             return {one["InstanceType"]: one for one in found}
 
         if not machine_types:
@@ -121,7 +121,7 @@ class ClusterDefaults:
         return self._once(f"types {' '.join(machine_types)}", lambda: self._allowed(ask, {}))
 
     def _root_disk(self, image: str) -> tuple[str, int]:
-        """Returns the device and the GiB of an image's own disk; "" where that may not be asked."""
+        """Return the device and the GiB of an image's own disk; "" where that may not be asked."""
 
         def ask() -> tuple[str, int]:
             found: dict[str, Any] = next(self._calls.pages("describe_images", "Images", ImageIds=[image]), {})
@@ -136,20 +136,20 @@ class ClusterDefaults:
         return self._once(f"root of {image}", lambda: self._allowed(ask, ("", 0)))
 
     def group_id(self, vpc: str) -> str:
-        """Returns the cluster's security group in a network; "" when there is none."""
+        """Return the cluster's security group in a network; "" when there is none."""
         filters = [{"Name": "group-name", "Values": [group_name(self._provider, self.cluster_name)]}]
         filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
         found = list(self._calls.pages("describe_security_groups", "SecurityGroups", Filters=filters))
         return str(found[0]["GroupId"]) if found else ""
 
     def key_pair(self) -> str:
-        """Returns the cluster's key pair; "" when there is none."""
+        """Return the cluster's key pair; "" when there is none."""
         name = key_name(self._provider, self.cluster_name)
         filters = [{"Name": "key-name", "Values": [name]}]
         return name if self._calls.ec2("describe_key_pairs", Filters=filters).get("KeyPairs") else ""
 
     def profile(self) -> str:
-        """Returns the instance profile of the cluster's head; "" when there is none."""
+        """Return the instance profile of the cluster's head; "" when there is none."""
         name = resource_name(self.cluster_name)
         try:
             self._calls.call("iam", "get_instance_profile", {"InstanceProfileName": name})
@@ -159,11 +159,11 @@ class ClusterDefaults:
         return name
 
     def _allowed(self, ask: Callable[[], T], otherwise: T) -> T:
-        """Asks for what is only good to know."""
+        """Ask for what is only good to know."""
         try:
             return ask()
         except ProviderDenied as denied:
-            logger.warning("%s", denied)
+            self._changes.log(logging.WARNING, str(denied), str(denied))  # once for all types and images
             return otherwise
 
     def _once(self, key: str, ask: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Reads the error codes of AWS: what kind of failure a code is, and what the user can do about it. Pure.
+"""Read the error codes of AWS: what kind of failure a code is, and what the user can do about it. Pure.
 
 The table is used for whole calls (`refusal`) and for the single overrides of a fleet. What it does not have
 is judged by the words of the message, as for any provider.
@@ -123,7 +123,7 @@ CLASSES: dict[FailureKind, type[ProviderError]] = {
 
 
 def kind_of_code(code: str, message: str = "") -> FailureKind:
-    """Returns what a code means for the planner."""
+    """Return what a code means for the planner."""
     if is_fresh_profile(f"{code}: {message}"):
         return _K.UNKNOWN
     if code in KINDS:
@@ -139,13 +139,13 @@ def is_fresh_profile(text: str) -> bool:
 
 
 def refusal(code: str, message: str, operation: str, service: str = "ec2") -> ProviderError:
-    """Returns the error of a call that AWS refused: one sentence with the cause and the fix."""
+    """Return the error of a call that AWS refused: one sentence with the cause and the fix."""
     kind = kind_of_code(code, message)
     return CLASSES[kind](refusal_text(code, message, f"{service}:{operation}"))
 
 
 def refusal_text(code: str, message: str, action: str) -> str:
-    """Returns the sentence; `action` is as a policy names it, like `ec2:CreateFleet`."""
+    """Return the sentence; `action` is as a policy names it, like `ec2:CreateFleet`."""
     said = " ".join(message.split())[:MAX_TEXT]
     found = next((fix for codes, fix in _FIXES if code in codes), None)
     fix = "" if found is None else found(message, action)

@@ -24,7 +24,7 @@ from muster.providers.aws.errors import is_fresh_profile, kind_of_code, refusal_
 from muster.providers.aws.listing import Ec2Machine
 from muster.providers.aws.machine_config import NO_CONFIG, TAGGED, MachineConfig, encoded, template_data
 from muster.providers.aws.places import SOLD_OUT_S, PurchaseTarget, SoldOut
-from muster.providers.aws.tags import TAG_MADE_BY, tagged
+from muster.providers.aws.tags import TAG_MADE_BY, TAG_RUN, tagged
 from muster.providers.aws.wire import OutcomeUnknown
 from muster.providers.v1.failures import message_of
 
@@ -193,7 +193,8 @@ class FleetBuyer:
             try:
                 answer = self._calls.call("ec2", "run_instances", _run_parameters(request, target, missing))
             except OutcomeUnknown as unclear:
-                unclear.rest = replace(request, targets=request.targets[number:], count=missing)
+                # What this process launched before is not missing: no list is compared with the rest.
+                unclear.rest = replace(request, targets=request.targets[number:], count=missing, is_new=True)
                 raise
             except ProviderError as error:
                 code, text = code_of(error), str(error)
@@ -295,14 +296,14 @@ def _run_parameters(request: FleetRequest, target: PurchaseTarget, count: int) -
     if isinstance(settings.get("UserData"), bytes):
         settings["UserData"] = encoded(settings["UserData"])
     kinds = [kind for kind in TAGGED if kind != "spot-instances-request" or target.market == "spot"]
-    own_tags = request.config.tags
+    own_tags, tags = request.config.tags, {**request.tags, TAG_RUN: "true"}
     return {
         **settings,
         **_market(request, target),
         "MinCount": 1,
         "MaxCount": count,
         "ClientToken": token_of(request.token, target.machine_type, target.subnet.subnet_id, count),
-        "TagSpecifications": [tagged(kind, {**request.tags, **own_tags.get(kind, {})}) for kind in kinds],
+        "TagSpecifications": [tagged(kind, {**tags, **own_tags.get(kind, {})}) for kind in kinds],
     }
 
 

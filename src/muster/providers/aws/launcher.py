@@ -17,7 +17,7 @@ from muster.providers.aws.listing import LATE_S, Ec2Machine, MachineList
 from muster.providers.aws.machine_config import LaunchKeys
 from muster.providers.aws.places import PurchaseTarget, SoldOut, SubnetTable
 from muster.providers.aws.stopped import StoppedMachines
-from muster.providers.aws.wire import OutcomeUnknown
+from muster.providers.aws.wire import CallBroken, OutcomeUnknown
 from muster.providers.v1.failures import message_of
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
 
@@ -69,41 +69,40 @@ class MachineLauncher:
         token = token_of(self._cluster_name, request.request_id, request.node_type, request.part)
         unclear = self._unclear.get(token)
         made = {} if self.stopped is None or unclear else self.stopped.take(request)
-        failures: list[LaunchFailure] = []
+        self._listing.note_made(made.values())
+        more, failures = dict[str, Ec2Machine](), list[LaunchFailure]()
         if unclear or len(made) < request.count:
             rest = replace(request, count=request.count - len(made), token=token)
             call = unclear or self._completed(rest)
             try:
-                more, failures = self._buyer.buy(call) if call.targets else ({}, self._sold_out_units(rest))
+                # Only the token of a fleet is that of the request. An earlier process may have made calls in
+                # single zones, whose tokens are others. With the cache, what lists show has been counted.
+                is_listed = not call.is_new and self.stopped is None
+                earlier = self._listed(call, is_fresh=False).values() if is_listed else ()
+                if not all(one.is_of_fleet and call.is_fleet for one in earlier):
+                    more, failures = self._buy_rest(call)
+                else:
+                    more, failures = (
+                        self._buyer.buy(call) if call.targets else ({}, self._sold_out_units(rest))
+                    )
             except OutcomeUnknown as error:
                 self._unclear[token] = error.rest or call
                 raise
             except ProviderError as error:
-                more, failures = self._after_refusal(token, call, error, has_some=bool(made))
+                if code_of(error) in MISMATCH:
+                    more, failures = self._buy_rest(call)
+                elif token in self._unclear:  # an earlier attempt may have launched machines
+                    raise OutcomeUnknown(message_of(error)) from error
+                elif call.is_fleet and not self._buyer.has_fleets:
+                    return self.launch(request)  # zone by zone
+                elif not made:
+                    raise
+                else:
+                    failures = [call.failure_of(error)] * call.count
             self._unclear.pop(token, None)
             made |= more
-        self._listing.note_made(made.values())
+            self._listing.note_made(more.values())
         return made, failures
-
-    def _after_refusal(
-        self, token: str, call: FleetRequest, error: ProviderError, *, has_some: bool
-    ) -> Launched:
-        if code_of(error) in MISMATCH:
-            return self._buy_rest(call)
-        if token in self._unclear:  # an earlier attempt may have launched machines
-            raise OutcomeUnknown(message_of(error)) from error
-        if call.is_fleet and not self._buyer.has_fleets:
-            call = replace(call, is_fleet=False)
-            try:
-                return self._buyer.buy(call)
-            except OutcomeUnknown as unclear:
-                self._unclear[token] = unclear.rest or call
-                raise
-            except ProviderError as refused:
-                error = refused
-        if not has_some:
-            raise error
-        return {}, [call.failure_of(error)] * call.count
 
     def _sold_out_units(self, request: FleetRequest) -> list[LaunchFailure]:
         targets = self._targets(request)
@@ -119,7 +118,10 @@ class MachineLauncher:
         """Launch what is missing of a request whose token was used before with other parameters: for another
         count, or with targets that are sold out by now.
         """
-        made = self._made_for(request)
+        made = self._listed(request)
+        if len(made) < request.count:  # the list may be late
+            self._clock.sleep(SECOND_LOOK_S)
+            made = self._listed(request)
         missing = request.count - len(made)
         if missing <= 0:
             return made, []
@@ -132,13 +134,12 @@ class MachineLauncher:
             return made, [rest.failure_of(error)] * missing
         return {**made, **more}, failures
 
-    def _made_for(self, request: FleetRequest) -> dict[str, Ec2Machine]:
-        """Return the machines that EC2 lists for a request; what a list lacks is looked for once more."""
-        made = self._listing.of_request(request.request_id, request.node_type, request.part)
-        if len(made) < request.count:
-            self._clock.sleep(SECOND_LOOK_S)
-            made = self._listing.of_request(request.request_id, request.node_type, request.part)
-        return made
+    def _listed(self, call: FleetRequest, *, is_fresh: bool = True) -> dict[str, Ec2Machine]:
+        """Return the machines that EC2 lists for a request; without a list nobody knows what came for it."""
+        try:
+            return self._listing.of_request(call.request_id, call.node_type, call.part, is_fresh=is_fresh)
+        except (ProviderError, CallBroken) as error:
+            raise OutcomeUnknown(message_of(error)) from error
 
     def _targets(self, request: FleetRequest) -> list[PurchaseTarget]:
         """Return the targets of the first offer's market, in the order of the offers."""

@@ -17,7 +17,7 @@ from muster.base.clock import Clock
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import CloudInstance, NodeKind
 from muster.providers.aws.calls import AwsCalls
-from muster.providers.aws.tags import TAG_CLUSTER, TAG_PART, from_aws, to_aws
+from muster.providers.aws.tags import TAG_CLUSTER, TAG_PART, TAG_RUN, from_aws, to_aws
 from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
     NODE_KIND_UNMANAGED,
@@ -70,6 +70,10 @@ class Ec2Machine(Struct, frozen=True, kw_only=True):
         return None if kind in _NOT_OURS else _KINDS.get(kind, NodeKind.UNMANAGED)
 
     @property
+    def is_of_fleet(self) -> bool:
+        return TAG_RUN not in self.tags
+
+    @property
     def request_id(self) -> RequestId | None:
         return request_of(self.tags.get(TAG_RAY_LAUNCH_REQUEST))
 
@@ -93,20 +97,18 @@ class Ec2Machine(Struct, frozen=True, kw_only=True):
         )
 
     def shown_tags(self) -> dict[str, str]:
-        """Returns its tags; zone and market of a machine bought from an offer are those it really has."""
+        """Return its tags; zone and market of a machine launched from an offer are those it really has."""
         found = dict(self.tags)
         if found.get(TAG_MUSTER_ZONE) and self.zone:
             found[TAG_MUSTER_ZONE] = self.zone
-        if TAG_MUSTER_MARKET in found and self.zone:
-            is_wrong = self.is_spot != (found[TAG_MUSTER_MARKET] == "spot")
-            found[TAG_MUSTER_MARKET] = (
-                ("spot" if self.is_spot else "on-demand") if is_wrong else found[TAG_MUSTER_MARKET]
-            )
+        market = found.get(TAG_MUSTER_MARKET)
+        if market is not None and self.zone and self.is_spot != (market == "spot"):
+            found[TAG_MUSTER_MARKET] = "spot" if self.is_spot else "on-demand"
         return found
 
 
 def read_machine(item: Mapping[str, Any]) -> Ec2Machine:
-    """Returns an instance of a DescribeInstances answer."""
+    """Return an instance of a DescribeInstances answer."""
     disks = (one.get("Ebs", {}).get("VolumeId", "") for one in item.get("BlockDeviceMappings", ()))
     return Ec2Machine(
         node_id=item["InstanceId"],
@@ -122,7 +124,7 @@ def read_machine(item: Mapping[str, Any]) -> Ec2Machine:
 
 
 class MachineList:
-    """A MachineList is the newest list, with what this process has done since."""
+    """The newest list, with what this process has done since."""
 
     def __init__(self, calls: AwsCalls, cluster_name: str, clock: Clock, *, keeps_stopped: bool) -> None:
         self._calls, self._cluster_name, self._clock = calls, cluster_name, clock
@@ -135,7 +137,7 @@ class MachineList:
         self._lock = threading.Lock()
 
     def newest(self) -> dict[str, Ec2Machine]:
-        """Returns the machines that live, as `refresh` does; in quiet times from a list a minute old.
+        """Return the machines that live, as `refresh` does; in quiet times from a list a minute old.
 
         Quiet means that this process has changed nothing for a while, and that all machines run.
         """
@@ -146,7 +148,7 @@ class MachineList:
         return self.living() if is_quiet else self.refresh()
 
     def refresh(self) -> dict[str, Ec2Machine]:
-        """Lists the machines that live; one call for each thousand."""
+        """List the machines that live; one call for each thousand."""
         filters = [
             *to_filters({TAG_CLUSTER: self._cluster_name}),
             {"Name": "instance-state-name", "Values": self._states},
@@ -175,25 +177,22 @@ class MachineList:
             return {n: one for n, one in self._machines.items() if one.lives and n not in self._ended}
 
     def stopped(self) -> list[Ec2Machine]:
-        """Returns the machines that are stopped, in the order of their ids; those that still stop are not."""
+        """Return the machines that are stopped, in the order of their ids; those that still stop are not."""
         with self._lock:
             found = [one for one in self._machines.values() if one.state == "stopped"]
         return sorted(found, key=lambda one: one.node_id)
 
     def kept(self) -> list[Ec2Machine]:
-        """Returns the machines that are stopped or stop."""
+        """Return the machines that are stopped or stop."""
         with self._lock:
             return [one for one in self._machines.values() if one.state in KEPT]
 
     def get(self, node_id: str) -> Ec2Machine | None:
-        """Returns a machine of the newest list; one that it lacks is looked up, dead or alive."""
+        """Return a machine of the newest list; one that it lacks is looked up, dead or alive."""
         with self._lock:
             known, is_ended = self._machines.get(node_id), node_id in self._ended
         if known is not None:
             return replace(known, state="terminated") if is_ended else known
-        return self._looked_up(node_id)
-
-    def _looked_up(self, node_id: str) -> Ec2Machine | None:
         filters = [
             {"Name": "instance-id", "Values": [node_id]},
             *to_filters({TAG_CLUSTER: self._cluster_name}),
@@ -201,17 +200,20 @@ class MachineList:
         items = self._calls.pages("describe_instances", "Reservations", Filters=filters)
         return next(iter(_instances(items)), None)
 
-    def of_request(self, request_id: RequestId, node_type: str, part: int) -> dict[str, Ec2Machine]:
-        """Return the living machines of one part of a request, as EC2 lists them now."""
+    def of_request(
+        self, request_id: RequestId, node_type: str, part: int, *, is_fresh: bool = True
+    ) -> dict[str, Ec2Machine]:
+        """Return the living machines of one part of a request, as EC2 lists them now, or did last."""
         wanted = request_id, node_type, str(part or "")
+        is_read = not is_fresh and self._listed_at >= 0
         return {
             n: one
-            for n, one in self.refresh().items()
+            for n, one in (self.living() if is_read else self.refresh()).items()
             if (one.request_id, one.node_type, one.tags.get(TAG_PART, "")) == wanted
         }
 
     def note_made(self, machines: Iterable[Ec2Machine]) -> None:
-        """Shows machines that were made or started now, until a list does."""
+        """Show machines that were made or started now, until a list does."""
         now = self._clock.monotonic()
         with self._lock:
             self._changed_at = now
@@ -227,7 +229,7 @@ class MachineList:
             return self._clock.monotonic() - self._new.get(node_id, float("-inf")) <= LATE_S
 
     def note_ended(self, node_ids: Iterable[str]) -> None:
-        """Hides machines that were ended now."""
+        """Hide machines that were ended now."""
         now = self._clock.monotonic()
         with self._lock:
             self._changed_at = now
@@ -249,7 +251,7 @@ class MachineList:
 
 
 def to_filters(tags: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns filters of a call that looks, for things with all of these tags."""
+    """Return filters of a call that looks, for things with all of these tags."""
     return [{"Name": f"tag:{one['Key']}", "Values": [one["Value"]]} for one in to_aws(tags)]
 
 

@@ -1,4 +1,4 @@
-"""Splits a `node_config` into what a launch template takes and what only RunInstances takes. Pure.
+"""Split a `node_config` into what a launch template takes and what only RunInstances takes. Pure.
 
 The keys are those of RunInstances, as for Ray's provider. None is dropped: a key that a template cannot have
 sends the whole type to RunInstances, and a key that nobody knows is refused by its name.
@@ -23,7 +23,7 @@ _OWN = frozenset({SUBNETS, TYPES, OFFER})
 _COUNTS = {
     "MinCount": "min_workers and max_workers of the node type say how many there are",
     "MaxCount": "min_workers and max_workers of the node type say how many there are",
-    "ClientToken": "muster has its own, so that a repeated call buys nothing more",
+    "ClientToken": "muster has its own, so that a repeated call launches nothing more",
     "DryRun": "use `muster up --dry-run`",
 }
 _OTHER_NAMES = {"RamdiskId": "RamDiskId", "ElasticGpuSpecification": "ElasticGpuSpecifications"}
@@ -34,14 +34,14 @@ TAGGED = ("instance", "volume", "network-interface", "spot-instances-request")
 
 
 class LaunchKeys(Struct, frozen=True):
-    """A LaunchKeys is which keys this boto3 knows: of RunInstances, and of a launch template."""
+    """Which keys this boto3 knows: of RunInstances, and of a launch template."""
 
     run: frozenset[str]
     template: frozenset[str]
 
 
 class MachineConfig(Struct, frozen=True, kw_only=True):
-    """A MachineConfig is a `node_config`, sorted."""
+    """A `node_config`, sorted."""
 
     settings: Mapping[str, Any] = {}  # of RunInstances, without type, subnet, market, counts and tags
     machine_types: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class MachineConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def reservation(self) -> bool:
-        """Returns whether the type names a capacity reservation, or a group of them."""
+        """Return whether the type names a capacity reservation, or a group of them."""
         found = self.settings.get("CapacityReservationSpecification") or {}
         return bool(found.get("CapacityReservationTarget")) or self.market == "capacity-block"
 
@@ -62,7 +62,7 @@ NO_CONFIG = MachineConfig()
 
 
 def read_config(node_config: Mapping[str, Any], keys: LaunchKeys) -> MachineConfig:
-    """Returns the config, sorted. Raises ProviderMisconfigured for a key that can go nowhere."""
+    """Return the config, sorted. Raises ProviderMisconfigured for a key that can go nowhere."""
     for key in node_config:
         if key in _COUNTS:
             raise ProviderMisconfigured(f"node_config.{key} cannot be used: {_COUNTS[key]}", fix="remove it")
@@ -98,14 +98,14 @@ def read_config(node_config: Mapping[str, Any], keys: LaunchKeys) -> MachineConf
 
 
 def subnets_of(node_config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the subnets that a config names, by itself or for its first interface."""
+    """Return the subnets that a config names, by itself or for its first interface."""
     interfaces = node_config.get("NetworkInterfaces") or [{}]
     one = node_config.get("SubnetId") or interfaces[0].get("SubnetId")
     return tuple(node_config.get(SUBNETS) or filter(None, [one]))
 
 
 def _run_only(settings: Mapping[str, Any], keys: LaunchKeys, market: str, spot: Mapping[str, Any]) -> str:
-    """Returns the first key that a fleet cannot have."""
+    """Return the first key that a fleet cannot have."""
     for key in settings:
         if key in _RUN_ONLY or _OTHER_NAMES.get(key, key) not in keys.template:
             return key
@@ -115,7 +115,7 @@ def _run_only(settings: Mapping[str, Any], keys: LaunchKeys, market: str, spot: 
 
 
 class MachineDefaults(Struct, frozen=True, kw_only=True):
-    """A MachineDefaults is what machines get where their config does not say otherwise."""
+    """What machines get where their config does not say otherwise."""
 
     hop_limit: int = 1  # of the metadata service; 2 where nodes run in containers
     root_device: str = ""  # of the image; "": not known, then its disks are as the image has them
@@ -123,7 +123,7 @@ class MachineDefaults(Struct, frozen=True, kw_only=True):
 
 
 def with_defaults(settings: Mapping[str, Any], defaults: MachineDefaults) -> dict[str, Any]:
-    """Returns the settings with IMDSv2, encrypted disks that end with their machine, and shutdown as an end.
+    """Return the settings with IMDSv2, encrypted disks that end with their machine, and shutdown as an end.
 
     A machine that shuts itself down is gone then: so a worker without a head can end itself.
     """
@@ -160,7 +160,7 @@ def _disk(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def template_data(
     config: MachineConfig, settings: Mapping[str, Any], tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Returns the data of a launch template, as a fleet wants it: user data in base64, and no market."""
+    """Return the data of a launch template, as a fleet wants it: user data in base64, and no market."""
     data = {_OTHER_NAMES.get(key, key): value for key, value in settings.items()}
     if isinstance(data.get("ElasticGpuSpecifications"), dict):
         data["ElasticGpuSpecifications"] = [data["ElasticGpuSpecifications"]]
@@ -173,6 +173,6 @@ def template_data(
 
 
 def encoded(user_data: str | bytes) -> str:
-    """Returns user data in base64."""
+    """Return user data in base64."""
     raw = user_data.encode() if isinstance(user_data, str) else user_data
     return base64.b64encode(raw).decode("ascii")

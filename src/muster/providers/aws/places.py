@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ SOLD_OUT_S = 180.0
 
 
 class Subnet(Struct, frozen=True, kw_only=True):
-    """A Subnet is one network of one zone."""
+    """One network of one zone."""
 
     subnet_id: str
     zone: str
@@ -30,7 +30,7 @@ class Subnet(Struct, frozen=True, kw_only=True):
 
 
 class SubnetTable:
-    """A SubnetTable reads subnets once in a while; those of a cluster change rarely."""
+    """Reads subnets once in a while; those of a cluster change rarely."""
 
     def __init__(
         self, calls: AwsCalls, clock: Clock, *, zones: Sequence[str], use_internal_ips: bool
@@ -41,7 +41,7 @@ class SubnetTable:
         self._lock = threading.Lock()
 
     def of(self, ids: Sequence[str]) -> list[Subnet]:
-        """Returns these subnets, in this order; without ids those of the default VPC that can be used."""
+        """Return these subnets, in this order; without ids those of the default VPC that can be used."""
         key, now = tuple(ids), self._clock.monotonic()
         with self._lock:
             read_at, known = self._known.get(key, (float("-inf"), []))
@@ -63,9 +63,8 @@ class SubnetTable:
 
     def _default(self) -> list[Subnet]:
         """As `ray up`: in the given zones, with public addresses unless internal ones are used."""
-        vpcs = list(
-            self._calls.pages("describe_vpcs", "Vpcs", Filters=[{"Name": "is-default", "Values": ["true"]}])
-        )
+        is_default = [{"Name": "is-default", "Values": ["true"]}]
+        vpcs = list(self._calls.pages("describe_vpcs", "Vpcs", Filters=is_default))
         if not vpcs:
             raise ProviderMisconfigured(
                 f"there is no default VPC in {self._calls.region}: give SubnetIds in node_config"
@@ -87,18 +86,17 @@ class SubnetTable:
         return sorted(usable, key=lambda one: (order.get(one.zone, 0), one.zone, one.subnet_id))
 
     def _read(self, **parameters: Any) -> list[Subnet]:  # noqa: ANN401 - of describe_subnets
-        return [_subnet(item) for item in self._calls.pages("describe_subnets", "Subnets", **parameters)]
-
-
-def _subnet(item: Mapping[str, Any]) -> Subnet:
-    return Subnet(
-        subnet_id=item["SubnetId"],
-        zone=item.get("AvailabilityZone", ""),
-        vpc=item.get("VpcId", ""),
-        free=int(item.get("AvailableIpAddressCount", 0)),
-        is_public=bool(item.get("MapPublicIpOnLaunch")),
-        cidr=item.get("CidrBlock", ""),
-    )
+        return [
+            Subnet(
+                subnet_id=item["SubnetId"],
+                zone=item.get("AvailabilityZone", ""),
+                vpc=item.get("VpcId", ""),
+                free=int(item.get("AvailableIpAddressCount", 0)),
+                is_public=bool(item.get("MapPublicIpOnLaunch")),
+                cidr=item.get("CidrBlock", ""),
+            )
+            for item in self._calls.pages("describe_subnets", "Subnets", **parameters)
+        ]
 
 
 class PurchaseTarget(Struct, frozen=True, kw_only=True):
@@ -112,12 +110,12 @@ class PurchaseTarget(Struct, frozen=True, kw_only=True):
 
     @property
     def stock(self) -> str:
-        """Returns the name of the stock that it is bought from."""
+        """Return the name of the stock that it is launched from."""
         return f"{self.machine_type} {self.subnet.zone} {self.market}"
 
 
 class SoldOut:
-    """A SoldOut remembers stocks and subnets that had nothing, for a few minutes."""
+    """Remembers stocks and subnets that had nothing, for a few minutes."""
 
     def __init__(self, clock: Clock, pause_s: float = SOLD_OUT_S) -> None:
         self.clock, self.pause_s = clock, pause_s

@@ -1,13 +1,12 @@
-"""Writes the least policies: of who runs `muster up`, and of the head that buys workers. Pure; no boto3."""
+"""Write the least-privilege policies of the launcher and of the head. Pure; no boto3."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.providers.aws.machine_config import TAGGED
-from muster.providers.aws.tags import TAG_CLUSTER, TAG_MADE_BY, resource_name
+from muster.providers.aws.tags import SSM_DOCUMENT, TAG_CLUSTER, TAG_MADE_BY, resource_name
 
 LOOK = (
     "ec2:DescribeAvailabilityZones",
@@ -57,15 +56,16 @@ ROLE = (
 EC2 = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")  # the second one is that of the regions in China
 SERVICES = ("spot.amazonaws.com", "ec2fleet.amazonaws.com")  # each has a role, made at its first use
 _PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "us-iso-": "aws-iso", "us-isob-": "aws-iso-b"}
+_PARTITIONS |= {"eu-isoe-": "aws-iso-e", "us-isof-": "aws-iso-f", "eusc-": "aws-eusc"}
 
 
 def partition_of(region: str) -> str:
-    """Returns the first part of ARNs in a region: `aws`, or that of China, GovCloud and others."""
+    """Return the first part of ARNs in a region: `aws`, or that of China, GovCloud and others."""
     return next((found for start, found in _PARTITIONS.items() if region.startswith(start)), "aws")
 
 
 def assumed_by_ec2(region: str) -> dict[str, Any]:
-    """Returns the trust policy of the head's role."""
+    """Return the trust policy of the head's role."""
     service = EC2[partition_of(region) == "aws-cn"]
     return _policy({"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"})
 
@@ -75,7 +75,7 @@ def ssm_policy(region: str) -> str:
 
 
 def head_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns what the head's monitor needs: it launches for its cluster, and changes only what is its own.
+    """Return what the head's monitor needs: it launches for its cluster, and changes only what is its own.
 
     A machine gets the cluster's tag when it is created or not at all: who could add it later could terminate
     machines of others. `passed` are the roles of workers that have an instance profile.
@@ -105,9 +105,19 @@ def head_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> d
     )
 
 
-def launcher_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns what `muster up` and `muster down --purge` need beside that: the group, the key, the role."""
+def launcher_policy(
+    cluster_name: str, region: str, passed: Sequence[str] = (), *, uses_ssm: bool = False
+) -> dict[str, Any]:
+    """Return what `muster up` and `muster down --purge` need beside that: the group, the key, the role.
+
+    `passed` are the roles of all machines. With `uses_ssm`, SSH goes through sessions of Systems Manager.
+    """
     own = [role_named(resource_name(cluster_name), region, kind) for kind in ("role", "instance-profile")]
+    arn, session = f"arn:{partition_of(region)}:", ("ssm:StartSession",)
+    sessions = (
+        _allow(session, f"{arn}ssm:*:*:document/{SSM_DOCUMENT}"),
+        _allow(session, f"{arn}ec2:*:*:instance/*", {f"ssm:resourceTag/{TAG_CLUSTER}": cluster_name}),
+    )
     return _policy(
         *head_policy(cluster_name, region, passed)["Statement"],
         _allow(MAKE),
@@ -115,12 +125,8 @@ def launcher_policy(cluster_name: str, region: str, passed: Sequence[str] = ()) 
         _allow(REMOVE, when={f"aws:ResourceTag/{TAG_MADE_BY}": cluster_name}),
         _allow(ROLE, own),
         _allow(("iam:GetInstanceProfile", "iam:SimulatePrincipalPolicy")),
+        *(sessions if uses_ssm else ()),
     )
-
-
-def policy_text(policy: dict[str, Any]) -> str:
-    """Returns a policy as users paste it."""
-    return json.dumps(policy, indent=2)
 
 
 def _policy(*statements: dict[str, Any]) -> dict[str, Any]:

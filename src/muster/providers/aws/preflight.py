@@ -39,7 +39,7 @@ class AccountFinding(Finding, frozen=True, kw_only=True):
 
 
 class CheckedType(Struct, frozen=True, kw_only=True):
-    """A CheckedType is a node type as the check needs it."""
+    """A node type as the check needs it."""
 
     name: str
     node_config: Mapping[str, Any]
@@ -52,7 +52,7 @@ class CheckedType(Struct, frozen=True, kw_only=True):
 
 
 class AccountCheck:
-    """An AccountCheck looks at the types of one cluster."""
+    """Looks at the types of one cluster."""
 
     def __init__(
         self, calls: AwsCalls, subnets: SubnetTable, defaults: ClusterDefaults, keys: LaunchKeys
@@ -61,7 +61,7 @@ class AccountCheck:
         self._roles: dict[str, list[str]] = {}  # node type -> roles of its instance profile
 
     def run(self, types: Sequence[CheckedType]) -> list[AccountFinding]:
-        """Returns everything that is wrong; without credentials nothing else is asked."""
+        """Return everything that is wrong; without credentials nothing else is asked."""
         try:
             check_region(self._calls.region)
             self._calls.call("sts", "get_caller_identity", {})
@@ -98,7 +98,7 @@ class AccountCheck:
             yield from self._tried(lambda look=look: look(config, planned, subnets))  # type: ignore[misc]
 
     def _tried(self, look: Callable[[], Iterator[AccountFinding]]) -> list[AccountFinding]:
-        """What may not be looked at is no problem of the launch; anything else that is refused is one."""
+        """What may not be looked at does not stop the launch; any other refusal does."""
         try:
             return list(look())
         except ProviderDenied as error:
@@ -145,7 +145,7 @@ class AccountCheck:
     def _size(
         self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
     ) -> Iterator[AccountFinding]:
-        """What AWS says about sizes is newer than our table; demand that does not fit waits for ever."""
+        """What AWS says about sizes is newer than our table; demand that does not fit waits forever."""
         for machine, cpus in self._defaults.sizes(config.machine_types).items():
             if planned.cpus > cpus:
                 yield AccountFinding(
@@ -234,7 +234,7 @@ class AccountCheck:
     def _dry_run(
         self, config: MachineConfig, planned: CheckedType, subnets: Sequence[Subnet]
     ) -> Iterator[AccountFinding]:
-        """Asks for the rights to buy; EC2 checks the parameters on the way."""
+        """Ask for the rights to buy; EC2 checks the parameters on the way."""
         for operation, parameters in self._asked(config, subnets):
             try:
                 self._calls.ec2(operation, DryRun=True, **parameters)
@@ -242,7 +242,9 @@ class AccountCheck:
                 code = code_of(error)
                 if code in DENIED and operation in ("create_fleet", "create_launch_template"):
                     yield AccountFinding(
-                        problem=str(error), fix="machines are bought zone by zone without it", is_fatal=False
+                        problem=str(error),
+                        fix="machines are launched zone by zone without it",
+                        is_fatal=False,
                     )
                 elif code != "DryRunOperation" and not code.startswith("InvalidLaunchTemplate"):
                     yield _finding(error)
@@ -307,7 +309,7 @@ class AccountCheck:
         return found
 
     def _quota(self, code: str) -> float | None:
-        """Returns a limit of the account; None where it may not be asked."""
+        """Return a limit of the account; None where it may not be asked."""
         try:
             answer = self._calls.call(
                 "service-quotas", "get_service_quota", {"ServiceCode": "ec2", "QuotaCode": code}

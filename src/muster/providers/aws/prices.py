@@ -33,7 +33,7 @@ _PLAIN_LINUX = {
 
 
 def price_csv(config: ClusterConfig, clock: Clock) -> str:
-    """Returns the price file of a cluster. Raises ConfigError for a file without machine types."""
+    """Return the price file of a cluster. Raises ConfigError for a file without machine types."""
     settings = config.provider.settings()
     region = check_region(config.provider.region)
     entries = config.available_node_types.values()
@@ -58,7 +58,7 @@ def to_csv(
     on_demand: Mapping[str, float],
     spot: Mapping[tuple[str, str], float],
 ) -> str:
-    """Returns the file: a row per machine type and zone, with what is known."""
+    """Return the file: a row per machine type and zone, with what is known."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["type", "region", "zone", "on_demand", "spot"])
@@ -93,7 +93,7 @@ def _on_demand(calls: AwsCalls, names: Sequence[str], region: str) -> dict[str, 
 
 
 def read_products(products: Iterable[str | Mapping[str, Any]]) -> float | None:
-    """Returns the dollars per hour of a Price List answer: the least that is not 0; some are promotions."""
+    """Return the dollars per hour of a Price List answer: the least that is not 0; some are promotions."""
     prices = []
     for product in products:
         known = json.loads(product) if isinstance(product, str) else product

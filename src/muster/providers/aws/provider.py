@@ -93,7 +93,9 @@ class AwsProvider(ManagedProvider):
         self.launcher = MachineLauncher(
             self.calls, settings, cluster_name, self.listing, sold_out, uses_docker=uses_docker
         )
-        self._tag_writer = TagWriter(self._write_tags, self.clock.sleep)
+        self._tag_writer = TagWriter(
+            lambda ids, tags: self.calls.ec2("create_tags", Resources=list(ids), Tags=tags), self.clock.sleep
+        )
         self._pools = parts.pools or thread_pools(LAUNCH_THREADS, self.clock)
         self._launches: Requests[LaunchFailure] = Requests()
         self._terminations = TerminationQueue(
@@ -231,9 +233,6 @@ class AwsProvider(ManagedProvider):
     def set_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
         self._tag_writer.put(node_id, tags)
         self.listing.note_tags(node_id, tags)
-
-    def _write_tags(self, node_ids: Sequence[str], tags: list[dict[str, str]]) -> None:
-        self.calls.ec2("create_tags", Resources=list(node_ids), Tags=tags)
 
     def _find(self, node_id: str) -> Ec2Machine | None:
         return self.listing.get(node_id) if _ID.fullmatch(node_id) else None

@@ -6,14 +6,15 @@ The SizeSource of those who have an account: `muster up`, and the monitor at its
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 from muster.base.clock import Clock
 from muster.base.untrusted import message_text
 from muster.config.check import MachineSize
 from muster.errors import MusterError, ProviderDenied
+from muster.host.call_threads import ThreadPool
 from muster.providers.aws.calls import AwsCalls
 from muster.providers.kind import known_size
 
@@ -25,7 +26,7 @@ Report = Callable[[str], None]
 
 
 class InstanceSizes:
-    """An InstanceSizes asks once for each type; threads do not share it."""
+    """Asks once for each type; threads do not share it."""
 
     def __init__(self, clock: Clock, report: Report = logger.warning, limit_s: float = LIMIT_S) -> None:
         self._clock, self._report, self._limit_s = clock, report, limit_s
@@ -44,19 +45,23 @@ class InstanceSizes:
     def _ask(self, region: str, profile: str | None, names: Sequence[str]) -> None:
         try:
             found = self._within_limit(lambda: self._described(region, profile, names))
-        except ProviderDenied as denied:  # it will not be allowed a moment later
-            self._asked.update((region, name) for name in names)
-            self._say(f"the sizes of machine types are those of muster's own table: {message_text(denied)}")
-            return
         except MusterError as error:
+            if isinstance(error, ProviderDenied):  # it will not be allowed a moment later
+                self._asked.update((region, name) for name in names)
             self._say(f"the sizes of machine types are those of muster's own table: {message_text(error)}")
             return
         self._asked.update((region, name) for name in names)
         for name, described in found.items():
-            told = read_size(described, known_size("aws", name))
-            if told is not None:
-                self._known[region, name] = told
-                self._compare(name, told)
+            table = known_size("aws", name)
+            size = read_size(described, table)
+            if size is None:
+                continue
+            self._known[region, name] = size
+            if table is not None and table != size:
+                text = (
+                    f"{name} has {shown(size)}, as EC2 says, and not {shown(table)} as in muster's own table"
+                )
+                self._say(text)
 
     def _described(self, region: str, profile: str | None, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         calls = AwsCalls(region, self._clock, profile)
@@ -69,33 +74,16 @@ class InstanceSizes:
         return found
 
     def _within_limit(self, ask: Callable[[], dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-        """Returns the answer; raises what the call raises, and MusterError when there is none in time."""
-        answers: list[dict[str, dict[str, Any]]] = []
-        errors: list[MusterError] = []
-
-        def run() -> None:
-            try:
-                answers.append(ask())
-            except MusterError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, name="muster-aws-sizes", daemon=True)
-        thread.start()
-        thread.join(self._limit_s)
-        if errors:
-            raise errors[0]
-        if not answers:
+        """Return the answer; raise what the call raises, and MusterError when there is none in time."""
+        pool = ThreadPool("muster-aws-sizes", 1)
+        answer = pool.submit(ask)
+        wait((answer,), self._limit_s)
+        if not answer.done():  # the thread is left to the call
             raise MusterError(
                 f"EC2 has not described them within {self._limit_s:g} s", fix="is it reached from here?"
             )
-        return answers[0]
-
-    def _compare(self, name: str, told: MachineSize) -> None:
-        table = known_size("aws", name)
-        if table is not None and table != told:
-            self._say(
-                f"{name} has {shown(told)}, as EC2 says, and not {shown(table)} as in muster's own table"
-            )
+        pool.close()
+        return answer.result()
 
     def _say(self, line: str) -> None:
         if line not in self._said:
@@ -104,13 +92,13 @@ class InstanceSizes:
 
 
 def shown(size: MachineSize) -> str:
-    """Returns a size in words."""
+    """Return a size in words."""
     more = f" and {size.accelerators} {size.resource} ({size.accelerator_type})" if size.accelerators else ""
     return f"{size.cpus} CPUs, {size.memory_mib} MiB{more}"
 
 
 def read_size(described: Mapping[str, Any], table: MachineSize | None) -> MachineSize | None:
-    """Returns the size in an answer of DescribeInstanceTypes; None where it has no CPUs or no memory.
+    """Return the size in an answer of DescribeInstanceTypes; None where it has no CPUs or no memory.
 
     What the answer does not have is taken from the table: older regions describe no accelerators of some
     types. So is the name of an accelerator that both have, because nodes report it by that name.
@@ -126,22 +114,18 @@ def read_size(described: Mapping[str, Any], table: MachineSize | None) -> Machin
 
 
 def _accelerators(described: Mapping[str, Any]) -> tuple[str, int, str]:
-    """Returns resource, count and type, as Ray's nodes report them; a part of a GPU is none."""
+    """Return resource, count and type, as Ray's nodes report them; a part of a GPU is none."""
     neurons = (described.get("NeuronInfo") or {}).get("NeuronDevices") or ()
     cores = sum(
         int(one.get("Count") or 0) * int(one.get("CoreInfo", {}).get("Count") or 0) for one in neurons
     )
     if cores:
         return "neuron_cores", cores, "aws-neuron-core"
-    gpus = [one for one in (described.get("GpuInfo") or {}).get("Gpus") or () if _is_whole(one)]
+    described_gpus = (described.get("GpuInfo") or {}).get("Gpus") or ()
+    gpus = [one for one in described_gpus if float(one.get("LogicalGpuCount", 1.0)) >= 1.0]
     count = sum(int(one.get("Count") or 0) for one in gpus)
     if not count:
         return "", 0, ""
     if gpus[0].get("Manufacturer") == "Habana":
         return "HPU", count, "Intel-GAUDI"
     return "GPU", count, "-".join(str(gpus[0].get("Name", "")).split())
-
-
-def _is_whole(gpu: Mapping[str, Any]) -> bool:
-    logical = gpu.get("LogicalGpuCount")
-    return logical is None or float(logical) >= 1.0

@@ -1,4 +1,4 @@
-"""Says who may reach the machines of a cluster, as rules of its security group. No boto3.
+"""Say who may reach the machines of a cluster, as rules of its security group. No boto3.
 
 SSH is open to the address from which `up` was run, unless the file has a rule for port 22.
 """
@@ -23,12 +23,12 @@ RuleKey = tuple[str, int, int, str]
 
 
 def is_ssh_restricted(settings: Mapping[str, Any]) -> bool:
-    """Returns whether SSH is for the launcher alone: no session manager, and no rule of the file for it."""
+    """Return whether SSH is for the launcher alone: no session manager, and no rule of the file for it."""
     return not settings.get("use_ssm") and not any(map(_has_ssh, _given(settings)))
 
 
 def ingress_rules(settings: Mapping[str, Any], group: str, launcher: Callable[[], str]) -> list[Rule]:
-    """Returns the rules of a cluster's group; `launcher` returns the network that may use SSH."""
+    """Return the rules of a cluster's group; `launcher` returns the network that may use SSH."""
     rules: list[Rule] = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}, *_given(settings)]
     if is_ssh_restricted(settings):
         source = {"CidrIp": launcher(), "Description": LAUNCHER}
@@ -37,7 +37,7 @@ def ingress_rules(settings: Mapping[str, Any], group: str, launcher: Callable[[]
 
 
 def single_rules(rules: list[Rule]) -> dict[RuleKey, Rule]:
-    """Returns a rule for each source: EC2 refuses a rule as a whole when it has one of its sources."""
+    """Return a rule for each source: EC2 refuses a rule as a whole when it has one of its sources."""
     return {
         (*_ports(rule), str(source.get(name, source))): {
             **{key: value for key, value in rule.items() if key not in _SOURCES},
@@ -50,13 +50,13 @@ def single_rules(rules: list[Rule]) -> dict[RuleKey, Rule]:
 
 
 def is_stale(key: RuleKey, rule: Rule) -> bool:
-    """Returns whether muster has made a rule: for a launcher, or as earlier versions did for everybody."""
+    """Return whether muster has made a rule: for a launcher, or as earlier versions did for everybody."""
     note = (rule.get("IpRanges") or [{}])[0].get("Description", "")
     return bool(note == LAUNCHER or (key == _TO_ALL and not note))
 
 
 def launcher_network(settings: Mapping[str, Any], subnet: str) -> str:
-    """Returns this computer as the head in a subnet sees it, as a network. Raises ConfigError."""
+    """Return this computer as the head in a subnet sees it, as a network. Raises ConfigError."""
     is_inside = settings.get("use_internal_ips") and not settings.get("use_external_head_ip")
     try:
         found = route_source(subnet.partition("/")[0]) if is_inside else public_address()
@@ -71,7 +71,7 @@ def launcher_network(settings: Mapping[str, Any], subnet: str) -> str:
 
 
 def public_address() -> str:
-    """Asks AWS; not through a proxy, which SSH does not use either."""
+    """Ask AWS; not through a proxy, which SSH does not use either."""
     import urllib.request
 
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -80,7 +80,7 @@ def public_address() -> str:
 
 
 def route_source(target: str) -> str:
-    """Returns which address of this computer is used towards another one; nothing is sent."""
+    """Return which address of this computer is used towards another one; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((target, SSH_PORT))
         return str(probe.getsockname()[0])

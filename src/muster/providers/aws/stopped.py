@@ -29,7 +29,7 @@ _SAME = (TAG_RAY_USER_NODE_TYPE, TAG_RAY_LAUNCH_CONFIG, TAG_RAY_NODE_KIND)
 
 
 def disk_price_per_month(gib: int) -> float:
-    """Returns what the disks of a stopped machine cost."""
+    """Return what the disks of a stopped machine cost."""
     return gib * GIB_MONTH
 
 

@@ -139,7 +139,7 @@ def _botocore() -> Any:  # noqa: ANN401 - boto3 has no types
 
 
 def _session(profile: str | None) -> Any:  # noqa: ANN401
-    """Returns a new session, so that changed credentials are seen; the models of AWS are read once."""
+    """Return a new session, so that changed credentials are seen; the models of AWS are read once."""
     import boto3
     import botocore.session
 
@@ -156,7 +156,7 @@ def _loader() -> Any:  # noqa: ANN401
 
 
 def check_region(region: str | None) -> str:
-    """Returns the region; ConfigError for one that is missing or that boto3 does not know."""
+    """Return the region; ConfigError for one that is missing or that boto3 does not know."""
     _botocore()
     if not region:
         raise ConfigError("is missing", path="provider.region", fix="write for example us-west-2")

@@ -1,1 +1,1 @@
-"""Checks that a v1 provider keeps its promises; `muster provider check` and ProviderContract run it."""
+"""Check that a v1 provider keeps its promises; `muster provider check` and ProviderContract run it."""

@@ -1,4 +1,4 @@
-"""Ends the machines that checks have made, whatever state the provider is in, and names what is left.
+"""End the machines that checks have made, whatever state the provider is in, and names what is left.
 
 Only machines of the clusters of a run are ended: what was listed before a check began, and what carries the
 name of another cluster, is left alone also where a provider mixes clusters up.
@@ -26,7 +26,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LeftMachines:
-    """A LeftMachines is what could not be ended in one cluster; no ids where it could not be listed."""
+    """What could not be ended in one cluster; no ids where it could not be listed."""
 
     node_ids: tuple[str, ...]
     why: str
@@ -39,7 +39,7 @@ def end_machines(
     patience_s: float | None = None,
     of_earlier_runs: bool = False,
 ) -> dict[str, LeftMachines]:
-    """Ends the machines of all clusters of a subject; returns those that it could not end."""
+    """End the machines of all clusters of a subject; return those that it could not end."""
     watch = subject.watch
     watch.allow_until(float("-inf"), "the check has ended")
     if not watch.made_any and not of_earlier_runs:
@@ -59,7 +59,7 @@ def end_machines(
 
 
 class ClusterEnd:
-    """A ClusterEnd terminates and lists again, through every object of a cluster, until nothing is listed."""
+    """Terminates and lists again, through every object of a cluster, until nothing is listed."""
 
     def __init__(self, subject: ProviderSubject, name: str, report: Report) -> None:
         self._subject, self._watch, self._clock = subject, subject.watch, subject.clock
@@ -70,7 +70,7 @@ class ClusterEnd:
         self._why, self._reported = "", 0
 
     def run(self, end_at: float) -> LeftMachines | None:
-        """Returns None when nothing of the cluster is listed any more."""
+        """Return None when nothing of the cluster is listed any more."""
         pause_s = 0.0  # after the first time
         while True:
             listed = self._look()
@@ -83,7 +83,7 @@ class ClusterEnd:
                 return LeftMachines(tuple(listed or unlisted), self._why or "still listed")
             count = len(listed or ()) + len(unlisted)
             if count != self._reported:
-                self._report(f"ending {counted(count, 'machine')} of {self._name}")
+                self._report(f"terminating {counted(count, 'machine')} of {self._name}")
             self._reported = count
             for node_id in [*(listed or ()), *unlisted]:
                 if self._due.get(node_id, 0.0) <= self._clock.monotonic() < end_at:
@@ -92,7 +92,7 @@ class ClusterEnd:
             pause_s = max(FIRST_LOOK_S, min(LAST_LOOK_S, pause_s * 2))
 
     def remove_resources(self) -> LeftMachines | None:
-        """Removes what a class makes beside machines, where it says how."""
+        """Remove what a class makes beside machines, where it says how."""
         provider = self._objects[-1]
         try:
             if hasattr(provider.bare, "cleanup_cluster_resources"):
@@ -102,7 +102,7 @@ class ClusterEnd:
         return None
 
     def _look(self) -> list[str] | None:
-        """Returns what any object lists of ours; None when no new object can list either."""
+        """Return what any object lists of ours; None when no new object can list either."""
         lists = [self._living(one) for one in self._objects]
         if None in lists or not lists:
             lists = [*(ids for ids in lists if ids is not None), self._with_a_new_object()]
@@ -111,7 +111,7 @@ class ClusterEnd:
         return list(dict.fromkeys(node_id for ids in lists for node_id in ids or ()))
 
     def _with_a_new_object(self) -> list[str] | None:
-        """Lists with a new object, as the old one may be broken beyond repair."""
+        """List with a new object, as the old one may be broken beyond repair."""
         try:
             fresh = self._subject.object_for_ending(self._name)
         except Exception as error:  # noqa: BLE001 - told where machines are left
@@ -121,7 +121,7 @@ class ClusterEnd:
         return self._living(fresh)
 
     def _living(self, provider: WatchedProvider) -> list[str] | None:
-        """Returns what is listed and ours; None when the list fails."""
+        """Return what is listed and ours; None when the list fails."""
         try:
             listed = provider.ending("non_terminated_nodes", {})
         except Exception as error:  # noqa: BLE001 - tried again until the time is up
@@ -130,7 +130,7 @@ class ClusterEnd:
         return [node_id for node_id in listed if self._is_ours(provider, node_id)]
 
     def _is_ours(self, provider: WatchedProvider, node_id: str) -> bool:
-        """Returns whether a check made it: it was not there before, and no tag names another cluster."""
+        """Return whether a check made it: it was not there before, and no tag names another cluster."""
         if node_id in self._watch.before.get(self._name, ()):
             return False
         try:
@@ -140,7 +140,7 @@ class ClusterEnd:
         return name in (None, "", f"ray-{self._name}-worker")
 
     def _terminate(self, node_id: str, *, is_listed: bool) -> None:
-        """Ends a machine through the first object that can."""
+        """End a machine through the first object that can."""
         is_known = True
         for provider in reversed(self._objects):
             self._due[node_id] = self._clock.monotonic() + AGAIN_S
@@ -164,7 +164,7 @@ def _told(error: Exception) -> str:
 
 
 def left_text(name: str, left: LeftMachines) -> str:
-    """Returns one line for users: what is left, where, and why."""
+    """Return one line for users: what is left, where, and why."""
     if not left.node_ids:
         return f"cluster {name}: machines may be left ({left.why})"
     return f"cluster {name}: left are {', '.join(left.node_ids)} ({left.why})"

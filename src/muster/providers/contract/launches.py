@@ -1,4 +1,4 @@
-"""Checks a provider through the adapter: what the autoscaler relies on when it restarts or repeats itself."""
+"""Check a provider through the adapter: what the autoscaler relies on when it restarts or repeats itself."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubj
     promised(
         before == [FIRST],
         f"a machine was launched for {FIRST}; after a restart the autoscaler reads machines of {before}",
-        "the machines of a request are found after a restart, or they would be bought again",
+        "the machines of a request are found after a restart, or they would be launched again",
     )
     restarted.launch(FIRST, {subject.machine.node_type: 2})
     what = "a launch request of 2, of which 1 was made before a restart"
@@ -72,7 +72,7 @@ def a_launch_repeated_after_a_restart_buys_what_is_missing(subject: ProviderSubj
 
 
 @check(2)
-def terminating_again_and_terminating_strangers_is_no_failure(subject: ProviderSubject) -> str:
+def terminating_again_and_terminating_strangers_succeeds(subject: ProviderSubject) -> str:
     provider = subject.provider()
     port = subject.adapter(provider)
     port.launch(FIRST, {subject.machine.node_type: 2})
@@ -86,7 +86,7 @@ def terminating_again_and_terminating_strangers_is_no_failure(subject: ProviderS
     promised(
         not failures and not left,
         told,
-        "machines already gone are no error (raising is fine, as long as they are not listed)",
+        "machines already gone are not an error (raising is fine, as long as they are not listed)",
     )
     return told
 
@@ -102,7 +102,7 @@ def a_refusal_is_understood_for_what_it_is(subject: ProviderSubject) -> str:
 
 
 def _refusal(subject: ProviderSubject, kind: FailureKind) -> str:
-    """Launches what is refused; returns what the autoscaler makes of it, "" where nothing provokes it."""
+    """Launch what is refused; returns what the autoscaler makes of it, "" where nothing provokes it."""
     order = subject.refused(kind)
     if order is None:
         return ""

@@ -1,4 +1,4 @@
-"""Makes the subject of a check from a cluster file and the class that it names; for `muster provider check`.
+"""Make the subject of a check from a cluster file and the class that it names; for `muster provider check`.
 
 Its clusters are named after the run, so that what a killed run has left behind can be found and ended.
 """
@@ -39,14 +39,14 @@ MOST_CLUSTERS = 60  # of one run
 
 
 class RefusalCase(Section, frozen=True, kw_only=True):
-    """A RefusalCase has keys that replace those of `provider` or `node_config`, so that the cloud refuses."""
+    """Has keys that replace those of `provider` or `node_config`, so that the cloud refuses."""
 
     provider: dict[str, Any] = field(default_factory=dict)
     node_config: dict[str, Any] = field(default_factory=dict)
 
 
 class RefusalFile(Section, frozen=True, kw_only=True):
-    """A RefusalFile is a file for `--errors`: how each kind of refusal is provoked."""
+    """A file for `--errors`: how each kind of refusal is provoked."""
 
     capacity: RefusalCase | None = None
     quota: RefusalCase | None = None
@@ -60,14 +60,14 @@ class RefusalFile(Section, frozen=True, kw_only=True):
 
 
 def load_refusals(path: Path) -> RefusalFile:
-    """Returns the file for `--errors`; ConfigError names file, line, key and fix."""
+    """Return the file for `--errors`; ConfigError names file, line, key and fix."""
     document = Document.load(path)
     return checked(document, (), document.data or {}, RefusalFile)
 
 
 @dataclass(frozen=True)
 class LiveProvider:
-    """A LiveProvider is a cluster file, with the class that is to be checked in place of its provider."""
+    """A cluster file, with the class that is to be checked in place of its provider."""
 
     config: ClusterConfig
     node_type: str
@@ -75,7 +75,7 @@ class LiveProvider:
 
     @property
     def price_per_hour(self) -> float | None:
-        """Returns the most that a machine costs: the check does not choose among the offers of its type."""
+        """Return the most that a machine costs: the check does not choose among the offers of its type."""
         known = self.config.available_node_types[self.node_type]
         own = known.price_per_hour
         prices = [own if offer.price_per_hour is None else offer.price_per_hour for offer in known.offers]
@@ -83,7 +83,7 @@ class LiveProvider:
         return max(found) if len(found) == len(prices or [own]) else None
 
     def completed(self, run: str, sizes: CheckSizes, clock: Clock) -> LiveProvider:
-        """Returns the file as the class itself completes it (keys, networks, sizes); may reach the cloud.
+        """Return the file as the class itself completes it (keys, networks, sizes); may reach the cloud.
 
         Makes an object, too: ConfigError where that fails, or where it can only read.
         """
@@ -105,7 +105,7 @@ class LiveProvider:
     def subjects(
         self, run: str, sizes: CheckSizes, refusals: RefusalFile, clock: Clock
     ) -> Callable[[], ProviderSubject]:
-        """Returns what makes a subject per line; all their clusters have names of their own."""
+        """Return what makes a subject per line; all their clusters have their own names."""
         launch = node_launches(self.config)[self.node_type]
         machine = MachineOrder(self.node_type, launch.node_config, launch.resources, launch.labels)
         settings, numbers = self.config.provider.settings(), iter(range(1, MOST_CLUSTERS + 1))
@@ -128,7 +128,7 @@ class LiveProvider:
 
 
 def live_provider(config: ClusterConfig, module: str | None, node_type: str | None) -> LiveProvider:
-    """Returns what is to be checked; ConfigError for a class or a type that is not there. Makes no call."""
+    """Return what is to be checked; ConfigError for a class or a type that is not there. Makes no call."""
     named = module or config.provider.module or _OWN_CLASSES.get(config.provider.type)
     if named is None:
         raise ConfigError(
@@ -157,17 +157,17 @@ def _chosen_type(config: ClusterConfig, node_type: str | None) -> str:
 
 
 def run_name(ids: IdSource) -> str:
-    """Returns the name of a new run; its clusters are called after it."""
+    """Return the name of a new run; its clusters are called after it."""
     return ids.fresh(RUN_PREFIX)
 
 
 def clusters_of(name: str) -> list[str]:
-    """Returns the clusters of a run, or the one cluster named; ConfigError for clusters of others."""
+    """Return the clusters of a run, or the one cluster named; ConfigError for clusters of others."""
     if _CLUSTER.fullmatch(name):
         return [name]
     if _RUN.fullmatch(name):
         return [f"{name}-{number}" for number in range(1, MOST_CLUSTERS + 1)]
     raise ConfigError(
-        f"{describe(name)} is no run of `muster provider check`",
+        f"{describe(name)} is not a run of `muster provider check`",
         fix=f"its report names the run, like {RUN_PREFIX}-0a1b2c3d4e5f (for your own cluster: muster down)",
     )

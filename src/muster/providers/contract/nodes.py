@@ -1,4 +1,4 @@
-"""Checks nodes: seen at once, gone at once, each with its own id and address, none lost."""
+"""Check nodes: seen at once, gone at once, each with its own id and address, none lost."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def a_second_object_sees_and_ends_the_same_nodes(subject: ProviderSubject) -> st
 
 
 def _created(subject: ProviderSubject, provider: WatchedProvider, count: int | None = None) -> list[str]:
-    """Returns new nodes; PromiseBroken where fewer are listed than the line needs to show anything."""
+    """Return new nodes; PromiseBroken where fewer are listed than the line needs to show anything."""
     wanted = subject.several if count is None else count
     new = subject.create(provider, wanted)
     promised(

@@ -28,7 +28,7 @@ Status = Literal["passed", "failed", "skipped", "not run"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A CheckResult is what became of one line of the contract."""
+    """What became of one line of the contract."""
 
     name: str
     status: Status
@@ -43,7 +43,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class ContractReport:
-    """A ContractReport is the outcome of a run; `left` has what could not be ended, by cluster."""
+    """The outcome of a run; `left` has what could not be ended, by cluster."""
 
     results: tuple[CheckResult, ...]
     left: Mapping[str, LeftMachines] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class ContractReport:
 
     @property
     def kept(self) -> bool:
-        """Returns whether every line that applies was kept, and nothing is left."""
+        """Return whether every line that applies was kept, and nothing is left."""
         bad = any(result.status in ("failed", "not run") for result in self.results)
         return not (bad or self.left or self.interrupted)
 
@@ -61,7 +61,7 @@ class ContractReport:
 
 @dataclass(frozen=True)
 class CostBound:
-    """A CostBound is the most that a run can cost, if the provider makes what it is asked for."""
+    """The most that a run can cost, if the provider makes what it is asked for."""
 
     machines: int  # in all
     at_once: int
@@ -78,14 +78,14 @@ class CostBound:
 
 
 def cost_bound(checks: Sequence[Check], sizes: CheckSizes, price_per_hour: float | None) -> CostBound:
-    """Returns the bound: each machine ends with its line, and lines and calls have limits."""
+    """Return the bound: each machine ends with its line, and lines and calls have limits."""
     counts = [check.machines(sizes) for check in checks]
     lives_s = (CHECK_CALLS + 1 + END_CALLS) * sizes.call_limit_s  # the last call may begin at the limit
     return CostBound(sum(counts), max(counts, default=0), lives_s, price_per_hour)
 
 
 class ContractRun:
-    """A ContractRun makes a subject per line, so that a hung line does not disturb the next."""
+    """Makes a subject per line, so that a hung line does not disturb the next."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ContractRun:
         self._clean: set[str] = set()  # clusters of which nothing was listed in the end
 
     def run(self, checks: Sequence[Check] = CHECKS) -> ContractReport:
-        """Returns the report; Ctrl-C ends the line under way and nothing else is started."""
+        """Return the report; Ctrl-C ends the line under way and nothing else is started."""
         interrupted = False
         try:
             self._run_all(checks)
@@ -142,7 +142,7 @@ class ContractRun:
             self._report(text)
 
     def _end(self, subject: ProviderSubject) -> dict[str, LeftMachines]:
-        """Ends the machines of a line; where that failed before, it only looks whether they have gone."""
+        """End the machines of a line; where that failed before, it only looks whether they have gone."""
         had_time = any(name in self._stuck for name in subject.clusters)
         left = end_machines(subject, self._ending, patience_s=0.0 if had_time else None)
         self._clean.update(name for name in subject.clusters if name not in left)
@@ -172,7 +172,7 @@ class ContractRun:
             return result("failed", f"{error_text(error)}{_place(error)}", promise)
 
     def _end_everything(self, again_after_s: float) -> None:
-        """Ends what is left of all clusters, and looks once more after a while; Ctrl-C leaves it."""
+        """End what is left of all clusters, and looks once more after a while; Ctrl-C leaves it."""
         try:
             for subject in self._subjects:
                 subject.watch.allow_until(float("-inf"), "the run was interrupted")
@@ -190,7 +190,7 @@ class ContractRun:
 
 
 def _place(error: BaseException) -> str:
-    """Returns where in the provider's code an error was raised."""
+    """Return where in the provider's code an error was raised."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))
@@ -203,7 +203,7 @@ def _place(error: BaseException) -> str:
 
 
 def end_clusters(subject: ProviderSubject, names: Sequence[str]) -> dict[str, LeftMachines]:
-    """Ends the machines of clusters of an earlier run; returns those that it could not end."""
+    """End the machines of clusters of an earlier run; return those that it could not end."""
     left: dict[str, LeftMachines] = {}
     for name in names:
         try:

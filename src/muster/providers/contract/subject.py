@@ -1,4 +1,4 @@
-"""ProviderSubject is a provider as the checks use it: objects for clusters of their own, nodes, an adapter.
+"""ProviderSubject is a provider as the checks use it: objects for separate clusters, nodes, an adapter.
 
 Made by `muster provider check` from a cluster file, and by `muster.testing.ProviderContract` for its tests.
 """
@@ -25,7 +25,7 @@ from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_
 
 @dataclass(frozen=True)
 class MachineOrder:
-    """A MachineOrder is what the checks order."""
+    """What the checks order."""
 
     node_type: str = "contract"
     node_config: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class MachineOrder:
 
 @dataclass(frozen=True)
 class CheckSizes:
-    """A CheckSizes is how much the checks ask for, and how long they wait."""
+    """How much the checks ask for, and how long they wait."""
 
     several: int = 3  # nodes where more than one is needed
     crowd: int = 8  # threads at a time, a node each
@@ -45,7 +45,7 @@ class CheckSizes:
 
 @dataclass(frozen=True)
 class RefusedOrder:
-    """A RefusedOrder is a provider object that refuses to create a node, and the config it refuses."""
+    """A provider object that refuses to create a node, and the config it refuses."""
 
     provider: Any
     node_config: Mapping[str, Any] | None = None
@@ -56,7 +56,7 @@ MakeRefused = Callable[[FailureKind, str], "RefusedOrder | None"]
 
 
 class ProviderSubject:
-    """A ProviderSubject is the provider that one check is about; its clusters have unused names."""
+    """The provider that one check is about; its clusters have unused names."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class ProviderSubject:
         return self.sizes.crowd
 
     def cluster(self) -> str:
-        """Returns the name of a cluster that nobody has used before."""
+        """Return the name of a cluster that nobody has used before."""
         self.clusters.append(self._new_name())
         return self.clusters[-1]
 
     def provider(self, cluster_name: str | None = None) -> WatchedProvider:
-        """Returns a new object: of a cluster, or of a new one, whose nodes from before are left alone."""
+        """Return a new object: of a cluster, or of a new one, whose nodes from before are left alone."""
         name = self.cluster() if cluster_name is None else cluster_name
         text = f"the constructor, for cluster {name!r},"
         made = self.watch.watched(self.watch.call(text, lambda: submitting(self._make(name))), name)
@@ -97,12 +97,12 @@ class ProviderSubject:
         return made
 
     def object_for_ending(self, cluster_name: str) -> WatchedProvider:
-        """Returns a new object although the check has ended."""
+        """Return a new object although the check has ended."""
         made = self.watch.limited("the constructor", lambda: submitting(self._make(cluster_name)))
         return WatchedProvider(made, cluster_name, self.watch)
 
     def is_strange(self, provider: WatchedProvider, node_id: str) -> bool:
-        """Returns whether a node does not say that it belongs to the cluster: it may be somebody's."""
+        """Return whether a node does not say that it belongs to the cluster: it may be somebody's."""
         try:
             name = provider.node_tags(node_id).get(TAG_RAY_NODE_NAME)
         except Exception:  # noqa: BLE001 - whatever its reason: it is not known to be ours
@@ -110,7 +110,7 @@ class ProviderSubject:
         return bool(name != self.tags(provider.cluster_name)[TAG_RAY_NODE_NAME])
 
     def others(self, provider: WatchedProvider) -> list[str]:
-        """Returns the workers that a new cluster lists although they carry the name of another one."""
+        """Return the workers that a new cluster lists although they carry the name of another one."""
         own = self.tags(provider.cluster_name)[TAG_RAY_NODE_NAME]
         before = sorted(self.watch.before.get(provider.cluster_name, ()))
         tags = {node_id: provider.node_tags(node_id) for node_id in before}
@@ -118,17 +118,17 @@ class ProviderSubject:
         return [n for n in workers if tags[n].get(TAG_RAY_NODE_NAME) not in (None, "", own)]
 
     def listed(self, provider: WatchedProvider, **filters: str) -> list[str]:
-        """Returns the nodes with these tags, without those that were there before the check."""
+        """Return the nodes with these tags, without those that were there before the check."""
         before = self.watch.before.get(provider.cluster_name, ())
         return [node_id for node_id in provider.non_terminated_nodes(dict(filters)) if node_id not in before]
 
     def machines(self, port: V1Adapter, provider: WatchedProvider) -> list[CloudInstance]:
-        """Returns what the autoscaler reads, without what was there before the check."""
+        """Return what the autoscaler reads, without what was there before the check."""
         before = self.watch.before.get(provider.cluster_name, ())
         return [machine for cloud_id, machine in port.list_instances().items() if cloud_id not in before]
 
     def refused(self, kind: FailureKind) -> tuple[WatchedProvider, Mapping[str, Any]] | None:
-        """Returns a provider that refuses with this kind, and the order; None where nothing provokes it."""
+        """Return a provider that refuses with this kind, and the order; None where nothing provokes it."""
         name = self.cluster()
         order: RefusedOrder | None = self.watch.call(
             "the constructor", lambda: self._make_refused(kind, name)
@@ -140,18 +140,18 @@ class ProviderSubject:
         return self.watch.watched(submitting(order.provider), name), config
 
     def tags(self, cluster_name: str, request: str = "r-1", **others: str) -> dict[str, str]:
-        """Returns the tags that the autoscaler gives a worker."""
+        """Return the tags that the autoscaler gives a worker."""
         given = worker_tags(cluster_name, self.machine.node_type, "hash", RequestId(request))
         return {**given, **others}
 
     def create(self, provider: WatchedProvider, count: int = 1, **tags: str) -> list[str]:
-        """Creates nodes the way the autoscaler does; returns the ids that were not listed before."""
+        """Create nodes the way the autoscaler does; return the ids that were not listed before."""
         before = set(self.listed(provider))
         self.call_create(provider, self.tags(provider.cluster_name, **tags), count)
         return [node_id for node_id in self.listed(provider) if node_id not in before]
 
     def call_create(self, provider: WatchedProvider, tags: dict[str, str], count: int = 1) -> object:
-        """Calls create, by the newest method the class has."""
+        """Call create, by the newest method the class has."""
         machine = self.machine
         config, sizes = (
             copy.deepcopy(dict(machine.node_config)),
@@ -160,7 +160,7 @@ class ProviderSubject:
         return create_nodes(provider, type(provider.bare), config, dict(tags), count, *sizes)
 
     def adapter(self, provider: WatchedProvider, node_config: Mapping[str, Any] | None = None) -> V1Adapter:
-        """Returns the port around it, with every call made at once and in this thread."""
+        """Return the port around it, with every call made at once and in this thread."""
         machine = self.machine
         launch = NodeLaunch(
             node_type=machine.node_type,
@@ -173,7 +173,7 @@ class ProviderSubject:
         return V1Adapter(provider, lambda: launches, cluster_name=provider.cluster_name, pools=inline_pools())
 
     def until(self, holds: Callable[[], bool]) -> bool:
-        """Returns whether it holds within `starts_within_s`."""
+        """Return whether it holds within `starts_within_s`."""
         end = self.clock.monotonic() + self.sizes.starts_within_s
         pause_s = 0.02
         while not holds():
@@ -188,7 +188,7 @@ class ProviderSubject:
 
 
 def provider_with_tags(subject: ProviderSubject, otherwise: str) -> WatchedProvider:
-    """Returns a new object; DoesNotApply, with this reason, where nodes have no tags of their own."""
+    """Return a new object; DoesNotApply, with this reason, where nodes have no tags."""
     provider = subject.provider()
     if not keeps_tags(provider):
         raise DoesNotApply(otherwise)
@@ -196,7 +196,7 @@ def provider_with_tags(subject: ProviderSubject, otherwise: str) -> WatchedProvi
 
 
 def keeps_tags(provider: WatchedProvider) -> bool:
-    """Returns whether nodes have tags of their own; those that are requested by number have none."""
+    """Return whether nodes have tags; those that are requested by number have none."""
     return not isinstance(provider.bare, SubmittingProvider)
 
 
@@ -205,12 +205,12 @@ Machines = Callable[[CheckSizes], int]
 
 
 class DoesNotApply(Exception):
-    """A DoesNotApply means that a line says nothing about this provider, and why."""
+    """A line says nothing about this provider, and why."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A Check is a line of the contract; its name is a sentence with underscores."""
+    """A line of the contract; its name is a sentence with underscores."""
 
     name: str
     show: Show
@@ -222,13 +222,13 @@ class Check:
 
 
 def check(machines: int | Machines) -> Callable[[Show], Check]:
-    """Makes a line of the contract of a function, whose name is the line."""
+    """Make a line of the contract of a function, whose name is the line."""
     count = machines if callable(machines) else lambda sizes: machines
     return lambda show: Check(show.__name__, show, count)
 
 
 def checks_in(names: Mapping[str, object]) -> tuple[Check, ...]:
-    """Returns the lines that a module defines, in its order."""
+    """Return the lines that a module defines, in its order."""
     return tuple(one for one in names.values() if isinstance(one, Check))
 
 

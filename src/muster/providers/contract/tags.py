@@ -1,4 +1,4 @@
-"""Checks tags, and many threads at a time."""
+"""Check tags, and many threads at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OF_MANAGER = "machines that are requested by number have the tags of their manag
 
 
 def at_once(jobs: list[Callable[[], object]]) -> list[str]:
-    """Runs all jobs in threads of their own, started together; returns what they raised, each text once."""
+    """Run all jobs in separate threads, started together; return what they raised, each text once."""
     gate = threading.Barrier(len(jobs))
     raised: dict[str, None] = {}
 
@@ -114,7 +114,7 @@ def nodes_made_tagged_and_ended_by_many_threads_come_out_right(subject: Provider
     raised = at_once([lambda n=n: live(n) for n in range(threads)])  # type: ignore[misc]
     promised(
         not raised,
-        f"{threads} threads, each creating and tagging a node of its own, met {raised}",
+        f"{threads} threads, each creating and tagging its own node, met {raised}",
         "methods may be called from several threads at a time",
     )
     left = [provider.node_tags(node_id) for node_id in subject.listed(provider)]

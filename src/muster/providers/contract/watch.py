@@ -21,7 +21,7 @@ CALL_S = 120.0
 
 
 class PromiseBroken(AssertionError):
-    """A PromiseBroken says what the provider did, and what every provider promises."""
+    """Says what the provider did, and what every provider promises."""
 
     def __init__(self, did: str, promise: str) -> None:
         self.did, self.promise = did, promise
@@ -29,17 +29,17 @@ class PromiseBroken(AssertionError):
 
 
 class ClustersMixed(PromiseBroken):
-    """A ClustersMixed means that a cluster shows machines of another: nothing more may be tried with it."""
+    """A cluster shows machines of another: nothing more may be tried with it."""
 
 
 def promised(kept: bool, did: str, promise: str) -> None:
-    """Raises PromiseBroken unless the promise was kept."""
+    """Raise PromiseBroken unless the promise was kept."""
     if not kept:
         raise PromiseBroken(did, promise)
 
 
 class NoMoreCalls(Exception):
-    """A NoMoreCalls ends a check that was interrupted, or that has taken too long."""
+    """Ends a check that was interrupted, or that has taken too long."""
 
 
 class CallWatch:
@@ -62,27 +62,27 @@ class CallWatch:
 
     @property
     def made_any(self) -> bool:
-        """Returns whether a create call was made at all."""
+        """Return whether a create call was made at all."""
         return bool(self._creates)
 
     def watched(self, provider: Any, cluster_name: str) -> WatchedProvider:  # noqa: ANN401 - duck typed
-        """Returns the provider with every call watched."""
+        """Return the provider with every call watched."""
         made = WatchedProvider(provider, cluster_name, self)
         self.objects.setdefault(cluster_name, []).append(made)
         return made
 
     def allow_until(self, end_at: float, why: str) -> None:
-        """Refuses calls after a moment of `clock.monotonic()`; those of `limited` are made at any time."""
+        """Refuse calls after a moment of `clock.monotonic()`; those of `limited` are made at any time."""
         self._end_at, self._why = end_at, why
 
     def call(self, text: str, job: Callable[[], Any], *, is_create: bool = False) -> Any:  # noqa: ANN401
-        """Makes a call of a check; raises what it raises, or PromiseBroken when it takes too long."""
+        """Make a call of a check; raise what it raises, or PromiseBroken when it takes too long."""
         if self.clock.monotonic() >= self._end_at:
             raise NoMoreCalls(self._why)
         return self.limited(text, job, is_create=is_create)
 
     def limited(self, text: str, job: Callable[[], Any], *, is_create: bool = False) -> Any:  # noqa: ANN401
-        """Makes a call although the check may have ended."""
+        """Make a call although the check may have ended."""
         future = self._threads.submit(lambda: provider_call(job))
         if is_create:
             self._creates.append(future)
@@ -94,14 +94,14 @@ class CallWatch:
         return future.result()
 
     def note_made(self, cluster_name: str, answer: object) -> None:
-        """Remembers the ids that a create call returned."""
+        """Remember the ids that a create call returned."""
         if isinstance(answer, Mapping):
             with self._lock:
                 found = {one: None for one in answer if isinstance(one, str) and one}
                 self.made.setdefault(cluster_name, {}).update(found)
 
     def note_ended(self, cluster_name: str, node_ids: object) -> None:
-        """Forgets what a terminate call has ended."""
+        """Forget what a terminate call has ended."""
         ids = (node_ids,) if isinstance(node_ids, str) else node_ids
         if isinstance(ids, Sequence):
             with self._lock:
@@ -109,11 +109,11 @@ class CallWatch:
                     self.made.get(cluster_name, {}).pop(node_id, None)
 
     def leave_alone(self, cluster_name: str, node_ids: Sequence[str]) -> None:
-        """Remembers nodes that the checks have not made, and must not end."""
+        """Remember nodes that the checks have not made, and must not end."""
         self.before[cluster_name] = frozenset(node_ids)
 
     def wait_for_creates(self) -> bool:
-        """Waits for create calls under way, as long as one may take; returns whether all have ended."""
+        """Wait for create calls under way, as long as one may take; returns whether all have ended."""
         return not wait(self._creates, self.call_limit_s).not_done
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class CallWatch:
 
 
 class WatchedProvider:
-    """A WatchedProvider is a provider whose calls are watched; it has exactly the methods of the provider."""
+    """A provider whose calls are watched; it has exactly the methods of the provider."""
 
     def __init__(self, provider: Any, cluster_name: str, watch: CallWatch) -> None:  # noqa: ANN401 - duck typed
         self.bare, self.cluster_name = provider, cluster_name
@@ -129,7 +129,7 @@ class WatchedProvider:
 
     @property  # type: ignore[misc] # that of an object can be set
     def __class__(self) -> type:
-        """Returns the provider's class: which methods it overrides matters to callers."""
+        """Return the provider's class: which methods it overrides matters to callers."""
         return type(self.bare)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - duck typed
@@ -139,7 +139,7 @@ class WatchedProvider:
         return lambda *arguments, **named: self._make(self._watch.call, name, *arguments, **named)
 
     def ending(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401 - those of the provider
-        """Makes a call although the check has ended: to look for its nodes, and to end them."""
+        """Make a call although the check has ended: to look for its nodes, and to end them."""
         return self._make(self._watch.limited, name, *arguments)
 
     def _make(self, make: Callable[..., Any], name: str, /, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
@@ -157,7 +157,7 @@ class WatchedProvider:
 
 
 def call_text(name: str, arguments: Sequence[object], named: Mapping[str, object]) -> str:
-    """Returns a call as a reader would write it, with long arguments cut."""
+    """Return a call as a reader would write it, with long arguments cut."""
     words = [*map(_brief, arguments), *(f"{key}={_brief(value)}" for key, value in named.items())]
     return f"{name}({', '.join(words)})"
 
@@ -204,7 +204,7 @@ _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def checked_answer(name: str, text: str, answer: Any) -> Any:  # noqa: ANN401 - the provider's
-    """Returns the answer; raises PromiseBroken for one of a wrong shape."""
+    """Return the answer; raise PromiseBroken for one of a wrong shape."""
     fits, promise = _SHAPES.get(name, (None, ""))
     if fits is not None and not fits(answer):
         raise PromiseBroken(f"{text} returned {describe(answer)}", f"{name} {promise}")

@@ -1,1 +1,1 @@
-"""Runs the workers of a RayCluster: watches its pods, and edits its groups for KubeRay to act on."""
+"""Run the workers of a RayCluster: watches its pods, and edits its groups for KubeRay to act on."""

@@ -1,4 +1,4 @@
-"""Shows decisions in Kubernetes: Events, a condition, the spend, and annotations of busy pods.
+"""Show decisions in Kubernetes: Events, a condition, the spend, and annotations of busy pods.
 
 The monitor calls it after each tick; the calls to the API server are made in the background. A right that the
 service account lacks switches its part off, and is named once: the stock Role has those for the spend, and
@@ -30,7 +30,7 @@ _MAX_TEXT = 1000
 
 
 class LoggedEvent(Protocol):
-    """A LoggedEvent is one line of the cluster's log."""
+    """One line of the cluster's log."""
 
     @property
     def at(self) -> float: ...
@@ -41,7 +41,7 @@ class LoggedEvent(Protocol):
 
 
 def recorded_spend(cluster: Mapping[str, Any]) -> Memory | None:
-    """Returns what an earlier head's pod had spent; None when the RayCluster does not say."""
+    """Return what an earlier head's pod had spent; None when the RayCluster does not say."""
     text = ((cluster.get("metadata") or {}).get("annotations") or {}).get(SPEND)
     try:
         found = json.loads(text) if text else None
@@ -54,7 +54,7 @@ def recorded_spend(cluster: Mapping[str, Any]) -> Memory | None:
 
 
 class ClusterAnnouncer:
-    """A ClusterAnnouncer is a TickListener for one RayCluster."""
+    """A TickListener for one RayCluster."""
 
     def __init__(
         self, effects: KubeEffects, paths: KubePaths, newest: Callable[[], Sequence[LoggedEvent]]
@@ -119,18 +119,13 @@ class ClusterAnnouncer:
         client.post(f"/api/v1/namespaces/{paths.namespace}/events", body)
 
     def _write_condition(self, tick: TickResult) -> None:
-        """Says why the cluster is not scaled as its work asks for, or that it is."""
+        """Say why the cluster is not scaled as its work asks for, or that it is."""
         about_cluster = [one for one in tick.plan.verdicts if one.subject is Subject.CLUSTER]
-        reasons = (
-            "".join(part.title() for part in about_cluster[0].reason.value.split("-"))
-            if about_cluster
-            else ""
-        )
+        words = about_cluster[0].reason.value.split("-") if about_cluster else ()
+        reasons = "".join(word.title() for word in words)
         text = "; ".join(one.detail for one in about_cluster)[:_MAX_TEXT]
-        if (
-            self._condition is not None and self._condition[0] == reasons
-        ):  # figures in texts change at each tick
-            return
+        if self._condition is not None and self._condition[0] == reasons:
+            return  # figures in texts change at each tick
         self._condition = (reasons, text)
         status = "False" if reasons else "True"
         at = datetime.fromtimestamp(tick.plan.at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -149,7 +144,7 @@ class ClusterAnnouncer:
         self._effects.client.patch(f"{self._paths.ray_cluster}/status", change, MERGE_PATCH)
 
     def _protect_pods(self, tick: TickResult) -> None:
-        """Keeps Karpenter and the cluster autoscaler away from pods whose nodes work."""
+        """Keep Karpenter and the cluster autoscaler away from pods whose nodes work."""
         runtime, cloud = tick.runtime, tick.snapshot.cloud
         if runtime is None or cloud is None:
             return

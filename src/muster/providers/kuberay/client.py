@@ -34,7 +34,7 @@ _BROKEN = (OSError, http.client.HTTPException)  # ssl.SSLError and time-outs are
 
 
 class KubeError(MusterError):
-    """A KubeError is an answer that refuses; `code` is that of HTTP, 0 when there was no answer."""
+    """An answer that refuses; `code` is that of HTTP, 0 when there was no answer."""
 
     def __init__(
         self, message: str, *, code: int, reason: str = "", retry_after_s: float | None = None
@@ -44,13 +44,13 @@ class KubeError(MusterError):
 
 
 class KubeUnreachable(KubeError):
-    """A KubeUnreachable means that no answer came; what was asked may have been done."""
+    """No answer came; what was asked may have been done."""
 
     retryable: ClassVar[bool] = True
 
 
 class KubePaths:
-    """A KubePaths names the objects of one RayCluster."""
+    """Names the objects of one RayCluster."""
 
     def __init__(self, namespace: str, cluster: str, crd_version: str = "v1") -> None:
         self.namespace, self.cluster, self.crd_version = namespace, cluster, crd_version
@@ -63,7 +63,7 @@ class KubePaths:
 
 
 class KubeClient:
-    """A KubeClient is used from several threads."""
+    """Used from several threads."""
 
     def __init__(self, access: KubeAccess, timeout_s: float = TIMEOUT_S) -> None:
         self.access, self._timeout_s = access, timeout_s
@@ -93,13 +93,13 @@ class KubeClient:
         self.raw("DELETE", path, body, "application/json")
 
     def raw(self, method: str, path: str, body: object = None, kind: str = "") -> bytes:
-        """Returns the body of a good answer. Raises KubeError, KubeUnreachable when there was none."""
+        """Return the body of a good answer. Raises KubeError, KubeUnreachable when there was none."""
         data = None if body is None else msgspec.json.encode(body)
         return self._accepted(method, path, data, kind if data is not None else "").content
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, object], idle_s: float) -> Iterator[EventStream]:
-        """Opens a watch; one that is silent for `idle_s` counts as broken, and raises KubeUnreachable."""
+        """Open a watch; one that is silent for `idle_s` counts as broken, and raises KubeUnreachable."""
         events = self._accepted("GET", with_query(path, query), idle_s=idle_s).events
         try:
             yield events
@@ -111,7 +111,7 @@ class KubeClient:
     def _accepted(
         self, method: str, path: str, data: bytes | None = None, kind: str = "", idle_s: float | None = None
     ) -> Answer:
-        """Returns a good answer; one that refuses the token is tried again with a fresh one."""
+        """Return a good answer; one that refuses the token is tried again with a fresh one."""
         for fresh in (False, True):
             headers = {"Accept": "application/json", "User-Agent": "muster"}
             headers |= self.access.headers(fresh=fresh) | ({"Content-Type": kind} if kind else {})
@@ -131,7 +131,7 @@ class KubeClient:
         return answer
 
     def _note_outage(self, problem: str) -> None:
-        """Logs one line for all threads when answers stop, and one when they come again."""
+        """Log one line for all threads when answers stop, and one when they come again."""
         was_away, self._is_away = self._is_away, bool(problem)
         if self.logs_outages and was_away != self._is_away:
             level = logging.WARNING if problem else logging.INFO
@@ -142,7 +142,7 @@ class KubeClient:
     def request(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], idle_s: float | None = None
     ) -> Answer:
-        """Sends one request: all that muster asks of an API server. With `idle_s` the answer is a stream."""
+        """Send one request: all that muster asks of an API server. With `idle_s` the answer is a stream."""
         if idle_s is not None:
             return self._send(self._connect(idle_s), method, path, data, headers, is_stream=True)
         connection = getattr(self._own, "connection", None)
@@ -183,7 +183,7 @@ class KubeClient:
         return answer
 
     def _keep(self) -> http.client.HTTPConnection:
-        """Opens the connection that this thread uses from now on."""
+        """Open the connection that this thread uses from now on."""
         connection: http.client.HTTPConnection = self._connect(self._timeout_s)
         self._own.connection = connection
         with self._lock:
@@ -191,7 +191,7 @@ class KubeClient:
         return connection
 
     def drop_connection(self) -> None:
-        """Closes this thread's connection; the next request opens another."""
+        """Close this thread's connection; the next request opens another."""
         connection = getattr(self._own, "connection", None)
         if connection is not None:
             connection.close()
@@ -200,7 +200,7 @@ class KubeClient:
                 self._open.discard(connection)
 
     def close(self) -> None:
-        """Closes the connections of all threads; a later request opens another."""
+        """Close the connections of all threads; a later request opens another."""
         with self._lock:
             connections, self._open = self._open, set()
         for connection in connections:
@@ -233,7 +233,7 @@ class EventStream:
             yield line
 
     def stop(self) -> None:
-        """Ends the stream: a read under way returns."""
+        """End the stream: a read under way returns."""
         try:
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -259,7 +259,7 @@ def with_query(path: str, query: Mapping[str, object] | None) -> str:
 
 
 def refusal(code: int, content: bytes, method: str, path: str, retry_after: str | None = None) -> KubeError:
-    """Returns the error for an answer; one about rights names the verb and the resource that are missing."""
+    """Return the error for an answer; one about rights names the verb and the resource that are missing."""
     try:
         status = msgspec.json.decode(content)
     except msgspec.DecodeError:
@@ -289,7 +289,7 @@ def refusal(code: int, content: bytes, method: str, path: str, retry_after: str 
 
 
 def _asked(method: str, path: str) -> tuple[str, str]:
-    """Returns the verb and the resource of a request, as a Role names them."""
+    """Return the verb and the resource of a request, as a Role names them."""
     where, _, query = path.partition("?")
     parts = where.split("/")
     place = parts.index("namespaces") + 2 if "namespaces" in parts else len(parts) - 1

@@ -1,4 +1,4 @@
-"""Finds the API server and how to log in to it: inside a pod, or by a kubeconfig; both are read again.
+"""Find the API server and how to log in to it: inside a pod, or by a kubeconfig; both are read again.
 
 Tokens of service accounts are rotated, and certificates are renewed, while the monitor runs. No token is ever
 part of a message, a log line or the arguments of a process.
@@ -31,7 +31,7 @@ Plain = Mapping[str, Any]
 
 @dataclass
 class KubeAccess:
-    """A KubeAccess is the address of an API server and how to show who we are."""
+    """The address of an API server and how to show who we are."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -50,7 +50,7 @@ class KubeAccess:
         self._current = self.token
 
     def headers(self, *, fresh: bool = False) -> dict[str, str]:
-        """Returns the header that logs in; `fresh` after a refusal: the token may have been rotated."""
+        """Return the header that logs in; `fresh` after a refusal: the token may have been rotated."""
         if self.plugin is not None:
             self._current = self.plugin.token(fresh=fresh)
         elif self.token_file is not None:
@@ -74,13 +74,14 @@ class KubeAccess:
         self._read_at = now
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Returns what a new connection uses; None without TLS. Files may be renewed, so they are read."""
+        """Return what a new connection uses; None without TLS. Files may be renewed, so they are read."""
         if not self.url.startswith("https://"):
             return None
         try:
             context = ssl.create_default_context(
                 cafile=None if self.ca_file is None else str(self.ca_file), cadata=self.ca_data or None
             )
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # new in Python 3.13; clusters' CAs fail it
             if not self.verify:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             self._load_certificate(context)
@@ -115,7 +116,7 @@ def _load_pem(context: ssl.SSLContext, certificate: str, key: str) -> None:
 def in_cluster(
     environment: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT, clock: Clock | None = None
 ) -> KubeAccess:
-    """Returns the access of a pod: its service account, with the overrides that KubeRay's sidecar knows."""
+    """Return the access of a pod: its service account, with the overrides that KubeRay's sidecar knows."""
     token_file = service_account / "token"
     if "KUBERNETES_SERVICE_HOST" not in environment and not token_file.exists():
         raise ProviderMisconfigured(
@@ -150,7 +151,7 @@ def in_cluster(
 def from_kubeconfig(
     path: Path, environment: Mapping[str, str], context: str = "", clock: Clock | None = None
 ) -> tuple[KubeAccess, str]:
-    """Returns the access of a context of a kubeconfig, and its namespace ("" when it names none)."""
+    """Return the access of a context of a kubeconfig, and its namespace ("" when it names none)."""
     data = _read_yaml(path)
     name = context or data.get("current-context") or ""
     chosen = _named(data, "contexts", "context", name, path)
@@ -193,7 +194,7 @@ def _read_yaml(path: Path) -> Plain:
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ProviderMisconfigured(f"{path} is not YAML: give the kubeconfig of your cluster") from None
     if not isinstance(data, Mapping):
-        raise ProviderMisconfigured(f"{path} is no kubeconfig: give the kubeconfig of your cluster")
+        raise ProviderMisconfigured(f"{path} is not a kubeconfig: give the kubeconfig of your cluster")
     return data
 
 
@@ -215,7 +216,7 @@ def _decoded(section: Plain, key: str) -> str:
 
 
 class ExecPlugin:
-    """An ExecPlugin is a program of the kubeconfig that prints a token or a certificate, for a while."""
+    """A program of the kubeconfig that prints a token or a certificate, for a while."""
 
     def __init__(
         self, section: Plain, folder: Path, environment: Mapping[str, str], clock: Clock | None = None
@@ -228,7 +229,7 @@ class ExecPlugin:
         self._asked_at = float("-inf")
 
     def token(self, *, fresh: bool = False) -> str:
-        """Returns the token; the program is asked again when its answer is old or was refused."""
+        """Return the token; the program is asked again when its answer is old or was refused."""
         now = self._clock.monotonic()
         if fresh or now - self._asked_at >= 10 * REREAD_S:
             answer = self._ask()
@@ -253,6 +254,6 @@ class ExecPlugin:
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
             raise ProviderDenied(
                 f"{command[0]!r}, which the kubeconfig names to log in, gave no credentials"
-                f" ({type(error).__name__}): run it by hand and mend it"
+                f" ({type(error).__name__}): run it by hand and fix it"
             ) from None
         return answer if isinstance(answer, Mapping) else {}

@@ -1,4 +1,4 @@
-"""KubeEffects resizes pods and ends the idle cluster in the background: no caller waits.
+"""KubeEffects resizes pods and stops the idle cluster in the background: no caller waits.
 
 A verb that the service account lacks is named once, and what needs it stays off. A cluster is deleted behind
 a finalizer, so that KubeRay can clean up after it.
@@ -32,7 +32,7 @@ IDLE = "muster/idle-termination"  # annotation: YAML with `timeoutSeconds` and `
 
 
 def idle_options(cluster: Plain) -> IdleCluster | None:
-    """Returns what the owner of a RayCluster asked for; None: nothing. ValueError names a wrong field.
+    """Return what the owner of a RayCluster asked for; None: nothing. ValueError names a wrong field.
 
     An annotation says it: no released CRD has the fields of Ray's pull request, and a server drops what its
     CRD does not have. They are read where they are there.
@@ -62,13 +62,13 @@ def idle_options(cluster: Plain) -> IdleCluster | None:
 
 
 def suspend_patch(cluster: Plain) -> dict[str, Any]:
-    """Returns the merge patch that suspends a cluster; every operator since 1.0 knows `suspend`."""
+    """Return the merge patch that suspends a cluster; every operator since 1.0 knows `suspend`."""
     is_newer = bool((cluster.get("spec") or {}).get("idleTerminationOptions"))
     return {"spec": {"idleSuspend" if is_newer else "suspend": True}}
 
 
 def finalizer_patch(cluster: Plain) -> list[dict[str, Any]]:
-    """Returns the JSON patch that adds the finalizer to the object as it was read; empty when it has it."""
+    """Return the JSON patch that adds the finalizer to the object as it was read; empty when it has it."""
     metadata = cluster.get("metadata") or {}
     finalizers = metadata.get("finalizers") or []
     if FINALIZER in finalizers:
@@ -87,7 +87,7 @@ _LATER = frozenset({0, 409, 429, 500, 502, 503, 504})  # what may succeed at ano
 
 
 class KubeEffects:
-    """A KubeEffects does one thing after the other; of several sizes of a pod that wait the newest counts."""
+    """Does one thing after the other; of several sizes of a pod that wait the newest counts."""
 
     def __init__(self, client: KubeClient, paths: KubePaths) -> None:
         self.client = self._client = client
@@ -104,7 +104,7 @@ class KubeEffects:
         self.idle_policies: tuple[IdlePolicy, ...] = (IdlePolicy.SUSPEND, IdlePolicy.DELETE)
 
     def resize(self, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        """Starts to resize a pod; what comes of it is seen in the pod, or polled as a failure."""
+        """Start to resize a pod; what comes of it is seen in the pod, or polled as a failure."""
         with self._lock:
             is_waiting = cloud_id in self._sizes
             self._sizes[cloud_id] = dict(desired)
@@ -112,7 +112,7 @@ class KubeEffects:
             self._submit(partial(self._resize, cloud_id))
 
     def end_cluster(self, policy: IdlePolicy) -> None:
-        """Starts to suspend or delete the cluster; one call at a time."""
+        """Start to suspend or delete the cluster; one call at a time."""
         with self._lock:
             if self._is_ending or policy not in self.idle_policies:
                 return
@@ -125,7 +125,7 @@ class KubeEffects:
         return polled
 
     def announce(self, call: Callable[[], object], otherwise: str) -> None:
-        """Makes a call that nothing depends on; `otherwise` is what is missing where it is not allowed."""
+        """Make a call that nothing depends on; `otherwise` is what is missing where it is not allowed."""
         if otherwise not in self._off:
             self._submit(partial(self._announce, call, otherwise))
 
@@ -205,7 +205,7 @@ class KubeEffects:
         self._client.patch(self._paths.ray_cluster, suspend_patch(cluster), MERGE_PATCH)
 
     def _delete(self) -> None:
-        """Deletes behind a finalizer. A conflict is met again at the next call, with a newer object.
+        """Delete behind a finalizer. A conflict is met again at the next call, with a newer object.
 
         Whether it may is asked before: a finalizer on a cluster that stays keeps its owner from deleting it.
         """

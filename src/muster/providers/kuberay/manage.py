@@ -1,4 +1,4 @@
-"""Applies, describes and deletes a RayCluster from outside, for `muster up`, `status`, `why` and `down`."""
+"""Apply, describe and delete a RayCluster from outside, for `muster up`, `status`, `why` and `down`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from muster.errors import ClusterError
 from muster.providers.kuberay.client import APPLY_PATCH, KubeClient, KubeError, KubePaths, with_query
 from muster.providers.kuberay.pods import CLUSTER_LABEL, Pod, read_plain
 from muster.providers.kuberay.provider import why_untouched
+from muster.providers.kuberay.ray_cluster import HEAD_GROUP
 from muster.providers.kuberay.scaling import WorkerGroup, worker_groups
 
 TRIES = 5
@@ -25,7 +26,7 @@ Plain = Mapping[str, Any]
 
 
 class PodRow(Struct, frozen=True, kw_only=True):
-    """A PodRow is one pod for users: its state, and why it is in it."""
+    """One pod for users: its state, and why it is in it."""
 
     name: str
     group: str
@@ -35,7 +36,7 @@ class PodRow(Struct, frozen=True, kw_only=True):
 
 
 class GroupRow(Struct, frozen=True, kw_only=True):
-    """A GroupRow is one group for users; counts are of pods, replicas of replicas."""
+    """One group for users; counts are of pods, replicas of replicas."""
 
     name: str
     replicas: int
@@ -47,7 +48,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
 
 
 class RayClusterReport(Struct, frozen=True, kw_only=True):
-    """A RayClusterReport is a RayCluster as the API server shows it."""
+    """A RayCluster as the API server shows it."""
 
     name: str
     namespace: str
@@ -55,15 +56,20 @@ class RayClusterReport(Struct, frozen=True, kw_only=True):
     groups: tuple[GroupRow, ...]
     pods: tuple[PodRow, ...]
 
+    @property
+    def head_pod(self) -> str:
+        """Return the name of the head's pod; a placeholder while there is none."""
+        return next((pod.name for pod in self.pods if pod.group == HEAD_GROUP), "POD-OF-THE-HEAD")
+
 
 class RayClusterManager:
-    """A RayClusterManager works on one RayCluster."""
+    """Works on one RayCluster."""
 
     def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
         self._client, self._paths, self._clock = client, paths, clock or SystemClock()
 
     def apply(self, manifest: Plain) -> str:
-        """Makes the object what the file says; returns whether it was created, changed, or is as it was.
+        """Make the object what the file says; returns whether it was created, changed, or is as it was.
 
         Server-side apply removes what an earlier file of muster had and this one has not. The replicas of
         groups that are there already are the autoscaler's, and stay.
@@ -84,7 +90,7 @@ class RayClusterManager:
         )
 
     def find(self) -> dict[str, Any] | None:
-        """Returns the object; None when there is none."""
+        """Return the object; None when there is none."""
         try:
             return self._client.get(self._paths.ray_cluster)
         except KubeError as error:
@@ -93,7 +99,7 @@ class RayClusterManager:
             raise
 
     def delete(self) -> bool:
-        """Deletes the object, and with it its pods; returns whether there was one."""
+        """Delete the object, and with it its pods; returns whether there was one."""
         if self.find() is None:
             return False
         try:
@@ -104,7 +110,7 @@ class RayClusterManager:
         return True
 
     def report(self) -> RayClusterReport:
-        """Returns what the API server shows. Raises ClusterError when there is no such object."""
+        """Return what the API server shows. Raises ClusterError when there is no such object."""
         cluster = self.find()
         if cluster is None:
             raise ClusterError(
@@ -132,7 +138,7 @@ class RayClusterManager:
 
 
 def applied(manifest: Plain, found: Plain | None, paths: KubePaths) -> dict[str, Any]:
-    """Returns the object to apply: the file, what the autoscaler owns, and the version that was read."""
+    """Return the object to apply: the file, what the autoscaler owns, and the version that was read."""
     spec = dict(manifest.get("spec") or {})
     listed = () if found is None else found["spec"].get("workerGroupSpecs") or ()
     there = {group.get("groupName"): group for group in listed}

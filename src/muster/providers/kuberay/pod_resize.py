@@ -1,4 +1,4 @@
-"""Reads how far pods may grow in place and how far they are, and writes the patch that resizes one. Pure.
+"""Read how far pods may grow in place and how far they are, and writes the patch that resizes one. Pure.
 
 The limits are in an annotation of the RayCluster; a group whose entry cannot be used is reported and left as
 it is, the others count. What kubelet reports of a resize becomes a ResizeStatus.
@@ -31,32 +31,32 @@ Sizes = dict[str, Decimal]  # cpu in cores, memory in bytes
 
 
 class ContainerSizes(Struct):
-    """A ContainerSizes is what a container may use and what is kept for it."""
+    """What a container may use and what is kept for it."""
 
     limits: dict[str, Any] | None = None
     requests: dict[str, Any] | None = None
 
 
 class SizedContainer(Struct):
-    """A SizedContainer is the size of one container, of a spec or of a status."""
+    """The size of one container, of a spec or of a status."""
 
     resources: ContainerSizes = field(default_factory=ContainerSizes)
 
 
 class SizedSpec(Struct):
-    """A SizedSpec has the sizes of a pod's containers."""
+    """Has the sizes of a pod's containers."""
 
     containers: list[SizedContainer] = field(default_factory=list)
 
 
 class SizedPod(Struct):
-    """A SizedPod is what is read of a pod to resize it."""
+    """What is read of a pod to resize it."""
 
     spec: SizedSpec = field(default_factory=SizedSpec)
 
 
 class PodCondition(Protocol):
-    """A PodCondition is one line of a pod's state."""
+    """One line of a pod's state."""
 
     type: str
     status: str
@@ -68,7 +68,7 @@ class PodCondition(Protocol):
 
 
 def resize_limits(cluster: Plain) -> tuple[dict[str, ResizeLimits], list[str]]:
-    """Returns the limits by group, and what is wrong with those that cannot be used, a sentence each."""
+    """Return the limits by group, and what is wrong with those that cannot be used, a sentence each."""
     text = ((cluster.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION)
     if not text:
         return {}, []
@@ -110,7 +110,7 @@ def _limits(group: Plain | None, entry: object) -> ResizeLimits:
 
 
 def _check_group(group: Plain) -> None:
-    """Raises ValueError for a group whose nodes would not count, or not survive, another size."""
+    """Raise ValueError for a group whose nodes would not count, or not survive, another size."""
     fixed = [key for key in ("num-cpus", "memory") if key in (group.get("rayStartParams") or {})]
     if fixed:
         raise ValueError(f"rayStartParams fix {' and '.join(fixed)}: remove them")
@@ -131,7 +131,7 @@ def _check_group(group: Plain) -> None:
 def resize_status(
     spec: Sequence[SizedContainer], status: Sequence[SizedContainer], conditions: Iterable[PodCondition]
 ) -> ResizeStatus | None:
-    """Returns the size of a pod's first container; None when it has none, or kubelet reports none yet."""
+    """Return the size of a pod's first container; None when it has none, or kubelet reports none yet."""
     desired = _size(spec[0].resources) if spec else {}
     current = _size(status[0].resources) if status else {}
     if not desired or not current:
@@ -155,7 +155,7 @@ def _condition(conditions: Iterable[PodCondition], kind: str) -> PodCondition | 
 
 
 def _suggestion(message: str, spec: Sequence[SizedContainer]) -> Resources | None:
-    """Returns what the host could give instead, from the numbers in kubelet's message.
+    """Return what the host could give instead, from the numbers in kubelet's message.
 
     It counts requests of whole pods, cpu in thousandths: what others use and the other containers request is
     taken off, and what the first container may use above its request is added.
@@ -171,12 +171,12 @@ def _suggestion(message: str, spec: Sequence[SizedContainer]) -> Resources | Non
 
 
 def _size(sizes: ContainerSizes) -> Sizes:
-    """Returns the limits, or the requests where there are none."""
+    """Return the limits, or the requests where there are none."""
     return {**_amounts(sizes.requests), **_amounts(sizes.limits)}
 
 
 def _gap(sizes: ContainerSizes) -> Sizes:
-    """Returns how much more a container may use than is kept for it."""
+    """Return how much more a container may use than is kept for it."""
     requests = _amounts(sizes.requests)
     return {name: most - requests.get(name, most) for name, most in _amounts(sizes.limits).items()}
 
@@ -193,7 +193,7 @@ def _resources(size: Sizes) -> Resources:
 
 
 def resize_patch(first: ContainerSizes, desired: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Returns the JSON patch of `pods/<name>/resize`; what lies between request and limit is kept."""
+    """Return the JSON patch of `pods/<name>/resize`; what lies between request and limit is kept."""
     gap, limits = _gap(first), _amounts(first.limits)
     operations = []
     for name, ray_name in _NAMES.items():

@@ -25,44 +25,44 @@ from muster.providers.kuberay.watch import EXPIRED, ResourceWatch
 logger = logging.getLogger(__name__)
 
 TOO_OLD_S = 180.0  # a list that nothing has confirmed for so long is not used
-_MAX_OUTDATED = 20  # then the server has begun to count anew, and its lists are taken as they are
+_MAX_OUTDATED = 20  # then the server has begun to count from the start, and its lists are taken as they are
 
 
 class PodsNotKnown(MusterError):
-    """A PodsNotKnown means that the pods could not be listed lately; nothing may be concluded from that."""
+    """The pods could not be listed lately; nothing may be concluded from that."""
 
     retryable = True
 
 
 class WatchStatus(Struct):
-    """A WatchStatus is the object of an ERROR event."""
+    """The object of an ERROR event."""
 
     code: int = 0
     message: str = ""
 
 
 class ListMetadata(Struct):
-    """A ListMetadata has the version of a list."""
+    """Has the version of a list."""
 
     version: str = msgspec.field(default="", name="resourceVersion")
 
 
 class PodList(Struct):
-    """A PodList is a list of pods, each still as it was sent: one that cannot be read is left out."""
+    """A list of pods, each still as it was sent: one that cannot be read is left out."""
 
     metadata: ListMetadata
     items: list[msgspec.Raw] = msgspec.field(default_factory=list)
 
 
 class WatchEvent(Struct):
-    """A WatchEvent is one line of a watch."""
+    """One line of a watch."""
 
     type: str
     object: msgspec.Raw
 
 
 class VersionOnly(Struct):
-    """A VersionOnly is a bookmark: an object without anything but a version."""
+    """A bookmark: an object without anything but a version."""
 
     metadata: ListMetadata
 
@@ -90,7 +90,7 @@ class PodWatch(ResourceWatch):
         self._changes = OnChange(logger)
 
     def pods(self) -> Mapping[str, Pod]:
-        """Returns the pods by name. Raises PodsNotKnown, or ProviderDenied, when they are not known."""
+        """Return the pods by name. Raises PodsNotKnown, or ProviderDenied, when they are not known."""
         with self._lock:
             confirmed, problem = self._confirmed_at, self._problem
             if confirmed is not None and self._clock.monotonic() - confirmed <= TOO_OLD_S:
@@ -101,7 +101,7 @@ class PodWatch(ResourceWatch):
         raise PodsNotKnown(f"the pods of {self._paths.cluster} are not known{why}")
 
     def age_s(self) -> float:
-        """Returns for how long nothing has confirmed the pods."""
+        """Return for how long nothing has confirmed the pods."""
         with self._lock:
             known = self._confirmed_at
         return float("inf") if known is None else self._clock.monotonic() - known
@@ -126,7 +126,7 @@ class PodWatch(ResourceWatch):
         return None
 
     def relist(self) -> None:
-        """Replaces what is known by a list, unless that is older than what was shown before."""
+        """Replace what is known by a list, unless that is older than what was shown before."""
         query: dict[str, object] = {"labelSelector": self._selector}
         if self._newest:
             query |= {"resourceVersion": self._newest, "resourceVersionMatch": "NotOlderThan"}
@@ -167,16 +167,19 @@ class PodWatch(ResourceWatch):
         self._newest = max(self._newest, _number(version))
 
     def _change(self, event: WatchEvent) -> None:
+        version = _BOOKMARK.decode(event.object).metadata.version
+        if 0 < _number(version) < self._newest:
+            return  # a list that came meanwhile is newer
         read = self._read(event.object)
         with self._lock:
             if read is not None and event.type == "DELETED":
                 self._pods.pop(read[0], None)
             elif read is not None:
                 self._pods[read[0]] = read[1]
-        self._reached(_BOOKMARK.decode(event.object).metadata.version)
+        self._reached(version)
 
     def _read(self, raw: Any) -> tuple[str, Pod] | None:  # noqa: ANN401 - msgspec.Raw is bytes-like
-        """Returns the pod with its name; one that cannot be read is reported, and not there."""
+        """Return the pod with its name; one that cannot be read is reported, and not there."""
         try:
             pod = read_pod(_PODS.decode(raw), self._clock.now())
         except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""Reads pods: which machine each one is, why it does not start, and whether it is being taken away. Pure.
+"""Read pods: which machine each one is, why it does not start, and whether it is being taken away. Pure.
 
 Only the fields that are used are decoded, so that a thousand pods take little memory.
 """
@@ -41,28 +41,28 @@ _MAX_TEXT = 300
 
 
 class Waiting(Struct):
-    """A Waiting is why a container has not started."""
+    """Why a container has not started."""
 
     reason: str = ""
     message: str = ""
 
 
 class ContainerState(Struct):
-    """A ContainerState has one field set."""
+    """Has one field set."""
 
     waiting: Waiting | None = None
     running: dict[str, Any] | None = None
 
 
 class ContainerStatus(SizedContainer):
-    """A ContainerStatus is the state of one container."""
+    """The state of one container."""
 
     name: str = ""
     state: ContainerState = field(default_factory=ContainerState)
 
 
 class Condition(Struct):
-    """A Condition is one line of a pod's state."""
+    """One line of a pod's state."""
 
     type: str = ""
     status: str = ""
@@ -71,7 +71,7 @@ class Condition(Struct):
 
 
 class PodStatus(Struct):
-    """A PodStatus is what kubelet and scheduler write."""
+    """What kubelet and scheduler write."""
 
     phase: str = ""
     reason: str = ""
@@ -83,20 +83,20 @@ class PodStatus(Struct):
 
 
 class SchedulingGate(Struct):
-    """A SchedulingGate keeps a pod from being scheduled until its owner removes it."""
+    """Keeps a pod from being scheduled until its owner removes it."""
 
     name: str = ""
 
 
 class PodSpec(SizedSpec):
-    """A PodSpec has what is read of a pod's spec."""
+    """Has what is read of a pod's spec."""
 
     gates: list[SchedulingGate] | None = field(default=None, name="schedulingGates")
     grace_s: float | None = field(default=None, name="terminationGracePeriodSeconds")
 
 
 class PodMetadata(Struct):
-    """A PodMetadata has what is read of a pod's metadata."""
+    """Has what is read of a pod's metadata."""
 
     name: str
     version: str = field(default="", name="resourceVersion")
@@ -105,7 +105,7 @@ class PodMetadata(Struct):
 
 
 class PodObject(Struct):
-    """A PodObject is a pod as the API server sends it."""
+    """A pod as the API server sends it."""
 
     metadata: PodMetadata
     spec: PodSpec = field(default_factory=PodSpec)
@@ -113,7 +113,7 @@ class PodObject(Struct):
 
 
 class Pod(Struct, frozen=True, kw_only=True):
-    """A Pod is what muster keeps of one: its machine, its slice, and its end."""
+    """What muster keeps of one: its machine, its slice, and its end."""
 
     machine: CloudInstance
     replica: str = ""  # the slice: all hosts of one replica of a group with several
@@ -135,12 +135,12 @@ class Pod(Struct, frozen=True, kw_only=True):
 
     @property
     def is_living(self) -> bool:
-        """Returns whether it counts as one of its group: neither ended nor deleted."""
+        """Return whether it counts as one of its group: neither ended nor deleted."""
         return not self.ended and self.leaves_at is None
 
 
 def read_pod(found: PodObject, now: float) -> Pod | None:
-    """Returns the pod; None for one that is no node of a cluster (KubeRay has other pods with its labels)."""
+    """Return the pod; None for one that is not a node of a cluster (KubeRay labels other pods too)."""
     labels = found.metadata.labels or {}
     kind = _KINDS.get(labels.get(KIND_LABEL, ""))
     group = labels.get(GROUP_LABEL, "")
@@ -173,12 +173,12 @@ def _resize(found: PodObject) -> ResizeStatus | None:
 
 
 def read_plain(found: Mapping[str, Any], now: float) -> Pod | None:
-    """Returns the pod of plain data; for one pod, as a GET returns it."""
+    """Return the pod of plain data; for one pod, as a GET returns it."""
     return read_pod(msgspec.convert(found, PodObject, strict=False), now)
 
 
 def _leaving(found: PodObject, now: float) -> tuple[float | None, str]:
-    """Returns when the pod is taken and why: its deletion, or the announcement of one."""
+    """Return when the pod is taken and why: its deletion, or the announcement of one."""
     disruption = _condition(found.status, "DisruptionTarget", "True")
     why = _text(disruption.reason, disruption.message) if disruption is not None else ""
     if found.metadata.deleted is not None:
@@ -194,7 +194,7 @@ def _leaving(found: PodObject, now: float) -> tuple[float | None, str]:
 
 
 def problem_of(found: PodObject) -> MachineProblem | None:
-    """Returns why a pod does not start; None while it is on its way."""
+    """Return why a pod does not start; None while it is on its way."""
     status = found.status
     for container in (*(status.init_containers or ()), *(status.containers or ())):
         waiting = container.state.waiting

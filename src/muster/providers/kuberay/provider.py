@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ _MAX_DONE = 10_000
 
 
 class ScaleQueue:
-    """A ScaleQueue holds what is to be patched, and what came of it. Its lock is never held while waiting."""
+    """Holds what is to be patched, and what came of it. Its lock is never held while waiting."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -77,7 +78,7 @@ class ScaleQueue:
                 self.launches.setdefault(request_id, wanted)
 
     def end(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
-        """Takes pods to end; a later request for a pod stands for the earlier ones."""
+        """Take pods to end; a later request for a pod stands for the earlier ones."""
         with self.lock:
             if request_id in self.ends or request_id in self._done:
                 return
@@ -86,7 +87,7 @@ class ScaleQueue:
             self.ends[request_id] = list(cloud_ids)
 
     def waiting(self) -> PatchRequest | None:
-        """Returns all that is asked for; None when nothing is."""
+        """Return all that is asked for; None when nothing is."""
         with self.lock:
             if not self.launches and not self.ends:
                 return None
@@ -94,7 +95,7 @@ class ScaleQueue:
             return PatchRequest(launches={r: dict(s) for r, s in self.launches.items()}, ends=ends)
 
     def is_open(self, request_id: RequestId) -> bool:
-        """Returns whether the request waits, or has failures that were not polled."""
+        """Return whether the request waits, or has failures that were not polled."""
         with self.lock:
             failed = any(one.request_id == request_id for one in self._launch_failures)
             return failed or request_id in self.launches or request_id in self.ends
@@ -106,14 +107,10 @@ class ScaleQueue:
                 self.launches.pop(request_id, None)
                 self._done[request_id] = None
                 self._fail_launch(request_id, patch)
-            self._terminate_failures += [
-                TerminateFailure(
-                    cloud_id=CloudId(name),
-                    kind=FailureKind.CONFIG,
-                    message=_NO_OWNER.format(group),
-                )
-                for name, group in patch.ownerless.items()
-            ]
+            for name, group in patch.ownerless.items():
+                text = _NO_OWNER.format(group)
+                failure = TerminateFailure(cloud_id=CloudId(name), kind=FailureKind.CONFIG, message=text)
+                self._terminate_failures.append(failure)
             for request_id, ids in list(self.ends.items()):
                 left = [one for one in ids if one in patch.held or one not in request.ends]
                 if left:
@@ -131,20 +128,18 @@ class ScaleQueue:
             (patch.gated, FailureKind.QUOTA, _GATED),
         ):
             for group, count in reasons.get(request_id, {}).items():
-                failure = LaunchFailure(
-                    request_id=request_id, node_type=group, kind=kind, message=text.format(group)
-                )
-                self._launch_failures += [failure] * count
+                self._refuse(request_id, group, count, kind, text.format(group))
+
+    def _refuse(self, request_id: RequestId, group: str, count: int, kind: FailureKind, text: str) -> None:
+        failure = LaunchFailure(request_id=request_id, node_type=group, kind=kind, message=text)
+        self._launch_failures += [failure] * count
 
     def fail(self, request: PatchRequest, kind: FailureKind, message: str) -> None:
         """The API server refuses: the requests end, with a reason."""
         with self.lock:
             for request_id in request.launches:
                 for group, count in self.launches.pop(request_id, {}).items():
-                    failure = LaunchFailure(
-                        request_id=request_id, node_type=group, kind=kind, message=message
-                    )
-                    self._launch_failures += [failure] * count
+                    self._refuse(request_id, group, count, kind, message)
             for ids in self.ends.values():
                 self._terminate_failures += [
                     TerminateFailure(cloud_id=one, kind=kind, message=message) for one in ids
@@ -177,15 +172,17 @@ class SparePods:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        self.gone: dict[str, str] = {}  # pods that ended by themselves, and their groups
         self._known: dict[str, Pod] | None = None
 
     def note(self, pods: Mapping[str, Pod], named: frozenset[str]) -> None:
-        """Takes a list of pods; `named` were to be deleted."""
+        """Take a list of pods; `named` were to be deleted."""
         living = {name: pod for name, pod in pods.items() if pod.is_worker and pod.is_living}
         if self._known is not None:
             for name, pod in self._known.items():
                 if name not in living and name not in named:
                     self.counts[pod.group] = self.counts.get(pod.group, 0) + 1
+                    self.gone[name] = pod.group
             for name, pod in living.items():
                 if name not in self._known and self.counts.get(pod.group, 0) > 0:
                     self.counts[pod.group] -= 1
@@ -193,7 +190,7 @@ class SparePods:
 
 
 class Scaler:
-    """A Scaler reads and patches the RayCluster, one request at a time; `step` is one round of it."""
+    """Reads and patches the RayCluster, one request at a time; `step` is one round of it."""
 
     def __init__(
         self, client: KubeClient, paths: KubePaths, pods: Callable[[], Mapping[str, Pod]], clock: Clock
@@ -210,7 +207,7 @@ class Scaler:
         self.routine = Routine("kuberay-scale", self._work())
 
     def wake(self) -> None:
-        """Asks for a read of the cluster, and for a patch when something waits."""
+        """Ask for a read of the cluster, and for a patch when something waits."""
         self.routine.wake()
 
     def _work(self) -> Steps:
@@ -231,13 +228,13 @@ class Scaler:
                 self.wake()
 
     def _hold(self, seconds: float) -> Steps:
-        """Rests for the whole time, also when it is woken."""
+        """Rest for the whole time, also when it is woken."""
         until = self._clock.monotonic() + seconds
         while (left_s := until - self._clock.monotonic()) > 0:
             yield left_s
 
     def step(self) -> None:
-        """Reads the cluster, and patches it when something waits. Raises KubeError to be called again.
+        """Read the cluster, and patches it when something waits. Raises KubeError to be called again.
 
         Nothing is read where nothing waits and changes come by themselves.
         """
@@ -255,7 +252,7 @@ class Scaler:
         for attempt in range(TRIES):
             request = self.queue.waiting()
             if request is None:
-                with contextlib.suppress(PodsNotKnown):  # whoever lists them is told
+                with contextlib.suppress(PodsNotKnown):  # whoever lists them gets the error
                     self._note_pods()
                 return
             if self._try(cluster, request, by_version=attempt < BY_VERSION):
@@ -267,14 +264,14 @@ class Scaler:
         )
 
     def _names(self) -> frozenset[str] | None:
-        """Returns the pods that are known; those of the newest read when they cannot be listed."""
+        """Return the pods that are known; those of the newest read when they cannot be listed."""
         try:
             return frozenset(self._pods())
         except MusterError:
             return self.confirmed
 
     def named(self) -> frozenset[str]:
-        """Returns the pods that a patch has named, and others that the RayCluster names, as last read."""
+        """Return the pods that a patch has named, and others that the RayCluster names, as last read."""
         groups = worker_groups(self.cluster.last() or {}).values()
         return frozenset((*(name for group in groups for name in group.to_delete), *tuple(self._ended_names)))
 
@@ -286,10 +283,11 @@ class Scaler:
         return pods
 
     def _try(self, cluster: dict[str, Any], request: PatchRequest, *, by_version: bool) -> bool:
-        """Returns whether the request is settled; False after a conflict."""
+        """Return whether the request is settled; False after a conflict."""
         pods = self._note_pods()
         unlisted = frozenset() if self.listed is None else pods.keys() - self.listed
-        request = replace(request, spare=dict(self._spare.counts), unlisted=unlisted)
+        gone = Counter(group for name, group in self._spare.gone.items() if name in request.ends)
+        request = replace(request, spare=dict(self._spare.counts), gone=gone, unlisted=unlisted)
         patch = scale_patch(cluster, pods, request)
         if patch.operations:
             operations = guards(cluster, patch.operations, by_version=by_version)
@@ -302,6 +300,8 @@ class Scaler:
                 raise
             self._log(cluster, patch)
         self._spare.counts = dict(patch.spare)
+        left = {n: one for n, one in self._spare.gone.items() if n not in request.ends and one in patch.spare}
+        self._spare.gone = left
         self._ended_names.update(dict.fromkeys(request.ends))
         while len(self._ended_names) > _MAX_DONE:
             del self._ended_names[next(iter(self._ended_names))]
@@ -332,7 +332,7 @@ class Scaler:
 
 
 def why_untouched(cluster: Mapping[str, Any]) -> str:
-    """Returns why a RayCluster is left alone: it is being deleted, suspended, or managed by others."""
+    """Return why a RayCluster is left alone: it is being deleted, suspended, or managed by others."""
     spec, metadata = cluster.get("spec") or {}, cluster.get("metadata") or {}
     manager = spec.get("managedBy")
     if isinstance(manager, str) and manager not in ("", OURS):
@@ -343,7 +343,7 @@ def why_untouched(cluster: Mapping[str, Any]) -> str:
 
 
 class KubeRayProvider(ClusterMachines, CloudProvider):
-    """A KubeRayProvider is the port; `start` begins to watch."""
+    """The port; `start` begins to watch."""
 
     def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock | None = None) -> None:
         self.client, self.paths, clock = client, paths, clock or SystemClock()
@@ -363,13 +363,13 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         self.scaler.wake()
 
     def close(self) -> None:
-        """Leaves the pods as they are; what was not patched yet is repeated by the next process."""
+        """Leave the pods as they are; what was not patched yet is repeated by the next process."""
         for each in (self.scaler.routine, self.effects.routine, self.scaler.watch, self._watch):
             each.close()
         self.client.close()
 
     def pods(self) -> Mapping[str, Pod]:
-        """Returns the pods of the cluster, those that leave included."""
+        """Return the pods of the cluster, those that leave included."""
         return self._watch.pods()
 
     def traits(self) -> ProviderTraits:
@@ -389,9 +389,9 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         )
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        """Returns the pods that have not ended; one that is being deleted stays until it is gone.
+        """Return the pods that have not ended; one that is being deleted stays until it is gone.
 
-        One that was being deleted when it was first seen is no answer to a request, and is left out. So is
+        One that was being deleted when it was first seen does not answer a request, and is left out. So is
         one that came after the RayCluster was read: an edit that the loop does not know may ask for it.
         """
         self.scaler.wake()
@@ -401,7 +401,7 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         own = self.scaler.named()
         for name, pod in pods.items():
             if (pod.ended or pod.leaving) and name not in own:
-                what = f"ended: {pod.ended}" if pod.ended else f"is being taken away: {pod.leaving}"
+                what = f"ended: {pod.ended}" if pod.ended else f"is being deleted: {pod.leaving}"
                 self._changes.log(logging.WARNING, name, f"pod {name} {what}")
         shown = {
             name
@@ -411,8 +411,11 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         self._shown, self.scaler.listed = shown, frozenset(shown)
         return {CloudId(name): pods[name].machine for name in pods if name in shown}
 
+    def notice_source(self) -> KubeRayProvider:
+        return self
+
     def read(self) -> NoticeReport:
-        """Returns the pods that others take away: deleted, evicted or preempted; their nodes are drained."""
+        """Return the pods that others take away: deleted, evicted or preempted; their nodes are drained."""
         named = self.scaler.named()
         return NoticeReport(
             notices=tuple(
@@ -451,5 +454,5 @@ class KubeRayProvider(ClusterMachines, CloudProvider):
         return self.scaler.queue.poll_terminate()
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Returns whether the request has not reached the RayCluster yet."""
+        """Return whether the request has not reached the RayCluster yet."""
         return self.scaler.queue.is_open(request_id)

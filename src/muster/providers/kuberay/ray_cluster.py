@@ -1,4 +1,4 @@
-"""Derives the cluster's configuration from a RayCluster: node types, sizes and limits of its groups. Pure.
+"""Derive the cluster's configuration from a RayCluster: node types, sizes and limits of its groups. Pure.
 
 What is wrong is a ConfigError that names the field of the RayCluster and what to write there.
 """
@@ -41,7 +41,7 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([A-Za-z]*)"
 
 
 def quantity(value: object) -> Decimal:
-    """Returns a Kubernetes quantity as a number; ValueError for anything else.
+    """Return a Kubernetes quantity as a number; ValueError for anything else.
 
     Example:
         >>> quantity("500m"), quantity("2Gi"), quantity(3)
@@ -60,7 +60,7 @@ def quantity(value: object) -> Decimal:
 
 
 def whole(value: object) -> int:
-    """Returns a quantity rounded up to a whole number."""
+    """Return a quantity rounded up to a whole number."""
     return math.ceil(quantity(value))
 
 
@@ -84,7 +84,7 @@ _OVERRIDDEN = ("num-cpus", "num-gpus", "memory", "resources")
 
 
 class GroupReader:
-    """A GroupReader reads the sizes of one group; `where` is its place in the RayCluster, for errors."""
+    """Reads the sizes of one group; `where` is its place in the RayCluster, for errors."""
 
     def __init__(self, group: Plain, where: str, warn: Warn) -> None:
         self._where, self._warn, self._group = where, warn, group
@@ -106,7 +106,7 @@ class GroupReader:
         return found
 
     def resources(self) -> dict[str, int]:
-        """Returns what a pod of the group offers to Ray; its CPUs must be known."""
+        """Return what a pod of the group offers to Ray; its CPUs must be known."""
         cpu = self._first(("CPU", "num-cpus", "cpu"))
         if cpu is None:
             raise ConfigError(
@@ -131,7 +131,7 @@ class GroupReader:
         return {**found, **custom}
 
     def _first(self, keys: tuple[str, str, str]) -> int | None:
-        """Returns the first that is given: by the group, for `ray start`, the container's limit, request."""
+        """Return the first that is given: by the group, for `ray start`, the container's limit, request."""
         own, param, container = keys
         for section, key, place in (
             (self._own, own, "resources"),
@@ -203,7 +203,7 @@ class GroupReader:
         return items
 
     def labels(self) -> dict[str, str]:
-        """Returns the labels of the group's nodes; those among the start parameters are not used."""
+        """Return the labels of the group's nodes; those among the start parameters are not used."""
         if "labels" in self._params:
             self._warn(f"{self._where}.rayStartParams.labels is not used: write the group's own `labels`")
         found = self._mapping(self._group, "labels")
@@ -233,7 +233,7 @@ def _is_label_key(key: str) -> bool:
 def cluster_config(
     cluster: Plain, environment: Mapping[str, str] | None = None, warn: Warn = lambda text: None
 ) -> ClusterConfig:
-    """Returns the configuration of a RayCluster. Raises ConfigError for what cannot be used."""
+    """Return the configuration of a RayCluster. Raises ConfigError for what cannot be used."""
     found, spec = cluster.get("metadata"), cluster.get("spec")
     metadata: Plain = found if isinstance(found, Mapping) else {}
     name, namespace = str(metadata.get("name", "")), str(metadata.get("namespace") or "default")
@@ -252,7 +252,7 @@ def cluster_config(
         if unknown:
             known = ", ".join(types)
             raise ConfigError(
-                f"has {unknown[0]!r}, which is no group", path=SETTINGS, fix=f"there are {known}"
+                f"has {unknown[0]!r}, which is not a group", path=SETTINGS, fix=f"there are {known}"
             )
         return parse_config(Document(json.dumps(data), file), environment or {})
     except ConfigError as error:
@@ -260,7 +260,7 @@ def cluster_config(
 
 
 def head_port(cluster: Plain) -> int:
-    """Returns the port of the head's GCS."""
+    """Return the port of the head's GCS."""
     spec = cluster.get("spec")
     head = spec.get("headGroupSpec") if isinstance(spec, Mapping) else None
     params = head.get("rayStartParams") if isinstance(head, Mapping) else None
@@ -269,7 +269,7 @@ def head_port(cluster: Plain) -> int:
 
 
 def _settings(metadata: Plain) -> dict[str, Any]:
-    """Returns muster's own settings, from an annotation: KubeRay's objects have no place for them."""
+    """Return muster's own settings, from an annotation: KubeRay's objects have no place for them."""
     notes = metadata.get("annotations")
     text = notes.get(SETTINGS) if isinstance(notes, Mapping) else None
     if text is None:

@@ -1,4 +1,4 @@
-"""Builds the one JSON patch that asks KubeRay for more pods and names those to delete. Pure.
+"""Build the one JSON patch that asks KubeRay for more pods and names those to delete. Pure.
 
 Groups do not wait for each other, and a deletion under way stops nothing: the operator deletes every name in
 a group's `workersToDelete` and makes pods up to `replicas`, whichever comes first.
@@ -26,7 +26,7 @@ Operation = dict[str, Any]
 
 
 class WorkerGroup(Struct, frozen=True, kw_only=True):
-    """A WorkerGroup is the part of a `workerGroupSpecs` entry that is about its size."""
+    """The part of a `workerGroupSpecs` entry that is about its size."""
 
     index: int
     name: str
@@ -43,20 +43,20 @@ class WorkerGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def to_delete(self) -> tuple[str, ...]:
-        """Returns the names that the operator is told to delete."""
+        """Return the names that the operator is to delete."""
         named = (self.strategy or {}).get("workersToDelete") or ()
         return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """Returns who forbids that the group grows; a gate that cannot be read forbids it as well."""
+        """Return who forbids that the group grows; a gate that cannot be read forbids it as well."""
         listed = (self.strategy or {}).get("scaleGate") or []
         gates = listed if isinstance(listed, list) else [listed]
         return tuple(str(one.get("name") if isinstance(one, Mapping) else one) for one in gates)
 
 
 def worker_groups(cluster: Plain) -> dict[str, WorkerGroup]:
-    """Returns the groups of a RayCluster by name; what cannot be read is left out, and so is left alone."""
+    """Return the groups of a RayCluster by name; what cannot be read is left out, and so is left alone."""
     spec = cluster.get("spec")
     listed = spec.get("workerGroupSpecs") if isinstance(spec, Mapping) else None
     found: dict[str, WorkerGroup] = {}
@@ -83,30 +83,30 @@ def _count(value: object) -> int | None:
 
 
 class PatchRequest(Struct, frozen=True, kw_only=True):
-    """A PatchRequest is all that is asked for at once: launches by request, and pods to end."""
+    """All that is asked for at once: launches by request, and pods to end."""
 
     launches: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
     ends: Collection[str] = ()
     spare: Mapping[str, int] = field(default_factory=dict)  # per group: pods that come and nobody waits for
+    gone: Mapping[str, int] = field(default_factory=dict)  # per group: pods to end that ended by themselves
     unlisted: Collection[str] = ()  # pods that the loop did not know of: for it they still come
 
 
 class ScalePatch(Struct, frozen=True, kw_only=True):
-    """A ScalePatch is the patch, and what it leaves open."""
+    """The patch, and what it leaves open."""
 
     operations: tuple[Operation, ...] = ()
     refused: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)  # pods above maxReplicas
-    unknown: Mapping[RequestId, Mapping[str, int]] = field(
-        default_factory=dict
-    )  # of groups that are not there
-    gated: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)  # of groups with a gate
+    # Of groups that are not there, and of groups with a gate.
+    unknown: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
+    gated: Mapping[RequestId, Mapping[str, int]] = field(default_factory=dict)
     ownerless: Mapping[str, str] = field(default_factory=dict)  # to end, of groups that are not there
     held: frozenset[str] = frozenset()  # to end, but other hosts of their slice are in use
     spare: Mapping[str, int] = field(default_factory=dict)
 
 
 def scale_patch(cluster: Plain, pods: Mapping[str, Pod], request: PatchRequest) -> ScalePatch:
-    """Returns the patch that turns the cluster as it is into the one asked for."""
+    """Return the patch that turns the cluster as it is into the one asked for."""
     builder = _Builder(cluster, pods, request)
     for group in builder.groups.values():
         builder.change(group)
@@ -115,7 +115,7 @@ def scale_patch(cluster: Plain, pods: Mapping[str, Pod], request: PatchRequest) 
 
 
 def applied_requests(cluster: Plain) -> tuple[str, ...]:
-    """Returns the launches that an earlier patch has asked for, oldest first."""
+    """Return the launches that an earlier patch has asked for, oldest first."""
     metadata = cluster.get("metadata")
     notes = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     text = notes.get(REQUESTS) if isinstance(notes, Mapping) else None
@@ -123,7 +123,7 @@ def applied_requests(cluster: Plain) -> tuple[str, ...]:
 
 
 def guards(cluster: Plain, operations: Sequence[Operation], *, by_version: bool) -> list[Operation]:
-    """Returns the operations behind tests that refuse the patch when the object is another by now.
+    """Return the operations behind tests that refuse the patch when the object is another by now.
 
     By version every change of the object counts, also of its status. By value only what is written counts:
     for clusters whose operator writes the status faster than a patch can follow. No value shows that a
@@ -157,7 +157,8 @@ class _Builder:
         self._launches = {r: dict(shape) for r, shape in request.launches.items() if r not in done}
         self._fresh = tuple(self._launches)
         self._ends = frozenset(request.ends)
-        self._spare, self._unlisted = dict(request.spare), frozenset(request.unlisted)
+        self._spare, self._gone = dict(request.spare), request.gone
+        self._unlisted = frozenset(request.unlisted)
         self._operations: list[Operation] = []
         self._refused: dict[RequestId, dict[str, int]] = {}
         self._gated: dict[RequestId, dict[str, int]] = {}
@@ -169,7 +170,7 @@ class _Builder:
                 self._living.setdefault(pod.group, []).append(pod)
 
     def change(self, group: WorkerGroup) -> None:
-        """Adds what one group needs."""
+        """Add what one group needs."""
         asked = {r: shape[group.name] for r, shape in self._launches.items() if shape.get(group.name)}
         if group.suspended or group.gates:
             for request_id, count in asked.items():
@@ -193,7 +194,7 @@ class _Builder:
                 self._set(group, "scaleStrategy/workersToDelete", names, before, changed=True)
 
     def _going(self, group: WorkerGroup) -> list[Pod]:
-        """Returns the pods to name: whole slices only, once all their hosts may go."""
+        """Return the pods to name: whole slices only, once all their hosts may go."""
         living = self._living.get(group.name, [])
         wanted = [pod for pod in living if pod.name in self._ends]
         if group.hosts == 1:
@@ -203,8 +204,9 @@ class _Builder:
         return [pod for pod in wanted if pod.replica not in used]
 
     def _replicas(self, group: WorkerGroup, asked: Mapping[RequestId, int], fewer: int) -> int:
-        """Returns the new replicas. What the operator makes for a minimum above them nobody has asked for."""
-        if not asked and not fewer:
+        """Return the new replicas. What the operator makes for a minimum above them nobody has asked for."""
+        gone = self._gone.get(group.name, 0)
+        if not asked and not fewer and not gone:
             return group.current
         pods = self._living.get(group.name, ())
         living, unlisted = len(pods), sum(pod.name in self._unlisted for pod in pods)
@@ -216,15 +218,18 @@ class _Builder:
         for_minimum = max(0, group.least - group.current) * group.hosts
         spare = min(self._spare.get(group.name, 0) + for_minimum, coming - again)
         wanted = sum(asked.values()) - again
-        bought = wanted - min(spare, wanted)
-        more = math.ceil(bought / group.hosts)
+        launched = wanted - min(spare, wanted)
+        more = math.ceil(launched / group.hosts)
         total = base + more - fewer
         over = 0 if group.most is None else max(0, total - group.most)
         granted = more - min(over, more)
-        refused = min((more - granted) * group.hosts, bought)
+        refused = min((more - granted) * group.hosts, launched)
         self._refuse(group, asked, refused)
-        self._spare[group.name] = spare - (wanted - bought) + granted * group.hosts - (bought - refused)
-        total = max(0, total - over)
+        left = spare - (wanted - launched) + granted * group.hosts - (launched - refused)
+        # The operator replaces a pod that ended before it was named, as one whose node was drained does.
+        lost = min(gone, max(0, left), max(0, total - over - group.least) * group.hosts) // group.hosts
+        self._spare[group.name] = left - lost * group.hosts
+        total = max(0, total - over - lost)
         # The owner of a gate may have lowered the replicas below the pods that are there.
         return min(total, group.current) if group.gates else total
 
@@ -242,7 +247,7 @@ class _Builder:
             self._operations.append(_op(op, f"/spec/workerGroupSpecs/{group.index}/{key}", value))
 
     def remember(self) -> None:
-        """Writes the launches into the object they change, so that a repeated one asks for nothing more."""
+        """Write the launches into the object they change, so that a repeated one asks for nothing more."""
         granted = [r for r in self._fresh if any(self._granted(r).values())]
         if not granted or not self._operations:
             return

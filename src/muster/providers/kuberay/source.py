@@ -1,4 +1,4 @@
-"""Connects to the RayCluster that arguments and environment name, and gives the loop its configuration.
+"""Connect to the RayCluster that arguments and environment name, and gives the loop its configuration.
 
 A RayClusterSource asks nobody itself: the provider reads the object. A bad edit leaves the last good
 configuration in force.
@@ -35,10 +35,10 @@ OLD_S = 60.0  # a RayCluster that could not be read for longer is reported as a 
 
 
 class RayClusterSource:
-    """A RayClusterSource is a SpecSource; `provider` is the one that it shares with the loop."""
+    """A SpecSource; `provider` is the one that it shares with the loop."""
 
     def __init__(self, provider: KubeRayProvider, environment: Mapping[str, str]) -> None:
-        """Reads the RayCluster. Raises KubeError, or ConfigError when it cannot be used."""
+        """Read the RayCluster. Raises KubeError, or ConfigError when it cannot be used."""
         self.provider = provider
         self._environment = dict(environment)
         self._changes = OnChange(logger)
@@ -49,7 +49,7 @@ class RayClusterSource:
         self._config, self._spec = self._parse(found)
 
     def current(self) -> tuple[ClusterSpec, str]:
-        """Returns the last good spec, and what is wrong with the newest one ("" when nothing is)."""
+        """Return the last good spec, and what is wrong with the newest one ("" when nothing is)."""
         cluster = self.provider.scaler.cluster
         found = cluster.last() or {}
         known = _identity(found)
@@ -67,15 +67,15 @@ class RayClusterSource:
 
     @property
     def config(self) -> ClusterConfig:
-        """Returns the last good configuration."""
+        """Return the last good configuration."""
         return self._config
 
     def complete_with(self, complete: Callable[[ClusterConfig], ClusterConfig]) -> None:
-        """Passes the configuration through what its provider has filled in."""
+        """Pass the configuration through what its provider has filled in."""
         self._complete = complete
 
     def config_version(self) -> object:
-        """Returns a value that changes with the object's spec, as last read."""
+        """Return a value that changes with the object's spec, as last read."""
         return _identity(self.provider.scaler.cluster.last() or {})
 
     def _parse(self, found: Mapping[str, Any]) -> tuple[ClusterConfig, ClusterSpec]:
@@ -83,7 +83,7 @@ class RayClusterSource:
         return config, self._with_own(to_spec(config), found)
 
     def _with_own(self, spec: ClusterSpec, found: Mapping[str, Any]) -> ClusterSpec:
-        """Returns the spec with what only a RayCluster has: growing pods, the end of an unused one."""
+        """Return the spec with what only a RayCluster has: growing pods, the end of an unused one."""
         limits, problems = resize_limits(found)
         for problem in problems:
             self._warn(problem)
@@ -100,7 +100,7 @@ class RayClusterSource:
         return replace(spec, node_types=types, idle_cluster=idle)
 
     def wants_drivers(self) -> bool:
-        """Returns whether it matters who uses the cluster."""
+        """Return whether it matters who uses the cluster."""
         return self._spec.idle_cluster is not None
 
     def _warn(self, text: str) -> None:
@@ -108,7 +108,7 @@ class RayClusterSource:
 
 
 def _with_limits(spec: ClusterSpec, found: Mapping[str, Any]) -> ClusterSpec:
-    """Returns the spec with the limits of an edit that is not used otherwise: the operator follows them."""
+    """Return the spec with the limits of an edit that is not used otherwise: the operator follows them."""
     groups = worker_groups(found)
     types = [
         _limited(known, groups[known.name]) if known.name in groups else known for known in spec.node_types
@@ -128,7 +128,7 @@ def _limited(known: NodeType, group: WorkerGroup) -> NodeType:
 
 
 def _identity(cluster: Mapping[str, Any]) -> object:
-    """Returns what the configuration depends on: the generation counts changes of the spec."""
+    """Return what the configuration depends on: the generation counts changes of the spec."""
     metadata = cluster.get("metadata") or {}
     notes = metadata.get("annotations") or {}
     own = tuple(notes.get(key) for key in (SETTINGS, ANNOTATION, IDLE))
@@ -142,7 +142,7 @@ def connect(
     kubeconfig: Path | None = None,
     context: str = "",
 ) -> KubeRayProvider:
-    """Returns the provider of one RayCluster, not started yet. Raises ProviderError when nothing names it."""
+    """Return the provider of one RayCluster, not started yet. Raises ProviderError when nothing names it."""
     client, default = connected_client(environment, kubeconfig, context)
     version = environment.get("KUBERAY_CRD_VER") or CRD_VERSION
     return KubeRayProvider(client, KubePaths(namespace or default or "default", name, version))
@@ -156,7 +156,7 @@ def connected_client(
     service_account: Path = SERVICE_ACCOUNT,
     clock: Clock | None = None,
 ) -> tuple[KubeClient, str]:
-    """Returns the client of a kubeconfig, else of the pod, and the namespace that the former names."""
+    """Return the client of a kubeconfig, else of the pod, and the namespace that the former names."""
     if kubeconfig is None:
         return KubeClient(in_cluster(environment, service_account, clock), _timeout_s(environment)), ""
     access, namespace = from_kubeconfig(kubeconfig, environment, context, clock)
@@ -164,7 +164,7 @@ def connected_client(
 
 
 def usual_kubeconfig(environment: Mapping[str, str]) -> Path | None:
-    """Returns the file that kubectl would use; None inside a pod that has no such file."""
+    """Return the file that kubectl would use; None inside a pod that has no such file."""
     named = environment.get("KUBECONFIG", "").partition(os.pathsep)[0]
     usual = Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"
     if named or usual.is_file() or "KUBERNETES_SERVICE_HOST" not in environment:

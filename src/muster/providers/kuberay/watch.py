@@ -1,4 +1,4 @@
-"""Runs what waits for the API server: routines that do one thing at a time, and watches of its resources.
+"""Run what waits for the API server: routines that do one thing at a time, and watches of its resources.
 
 A routine is a generator that yields how long it may rest. A thread runs it; the simulator runs the same
 steps in virtual time.
@@ -44,19 +44,19 @@ class Routine:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Runs the steps on a thread until `close`."""
+        """Run the steps on a thread until `close`."""
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def step(self) -> float:
-        """Does the next thing; returns how long to rest after it."""
+        """Do the next thing; return how long to rest after it."""
         return next(self._steps, 0.0)
 
     def wake(self) -> None:
         self.woken.set()
 
     def close(self) -> None:
-        """Ends the steps; waits for the one that is under way."""
+        """End the steps; wait for the one that is under way."""
         self.is_closed = True
         self.wake()
         if self._thread is not None:
@@ -112,23 +112,23 @@ class ResourceWatch(ABC):
 
     @abstractmethod
     def _begin(self) -> dict[str, object]:
-        """Returns the query of the next stream."""
+        """Return the query of the next stream."""
 
     @abstractmethod
     def _opened(self) -> None:
-        """Notes that the server has accepted the watch."""
+        """Note that the server has accepted the watch."""
 
     @abstractmethod
     def _take(self, line: bytes) -> None:
-        """Takes one event. Raises KubeError for one that ends the watch."""
+        """Take one event. Raises KubeError for one that ends the watch."""
 
     @abstractmethod
     def _failed(self, error: Exception) -> float | None:
-        """Reports a failure; returns how long to wait, if not as usual."""
+        """Report a failure; return how long to wait, if not as usual."""
 
 
 class ClusterObject:
-    """A ClusterObject is shared by the thread that reads and patches, the one that watches, and the loop."""
+    """Shared by the thread that reads and patches, the one that watches, and the loop."""
 
     def __init__(self, client: KubeClient, paths: KubePaths, clock: Clock) -> None:
         self._client, self._paths, self._clock = client, paths, clock
@@ -149,14 +149,14 @@ class ClusterObject:
         return found
 
     def note(self, found: dict[str, Any] | None) -> None:
-        """Takes what a watch brings, unless a read was newer; None: nothing has changed."""
+        """Take what a watch brings, unless a read was newer; None: nothing has changed."""
         with self._lock:
             self._seen_at, self.problem = self._clock.monotonic(), None
             if found is not None and _version(found) > _version(self._found or {}):
                 self._found = found
 
     def last(self) -> dict[str, Any] | None:
-        """Returns the newest answer; None before the first."""
+        """Return the newest answer; None before the first."""
         return self._found
 
     def age_s(self) -> float:
@@ -174,7 +174,7 @@ class ClusterWatch(ResourceWatch):
         self._changes = OnChange(logger)
 
     def is_current(self) -> bool:
-        """Returns whether changes come by themselves at present, so that nobody needs to read."""
+        """Return whether changes come by themselves at present, so that nobody needs to read."""
         return self._stream is not None and self._is_there
 
     def _begin(self) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""Runs Ray nodes as processes of this computer: laptop clusters, demos, end-to-end tests."""
+"""Run Ray nodes as processes of this computer: laptop clusters, demos, end-to-end tests."""

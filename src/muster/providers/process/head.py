@@ -1,4 +1,4 @@
-"""Starts the head of a cluster on this computer, as one more record of the node directory.
+"""Start the head of a cluster on this computer, as one more record of the node directory.
 
 Used by `muster up` and `muster down`; the monitor's provider sees the head in its listing.
 """
@@ -19,6 +19,7 @@ from muster.providers.process.launch_queue import LaunchSettings, NodeProgram, r
 from muster.providers.process.node_fork_server import NodeForkServer
 from muster.providers.process.provider import fits_this_computer
 from muster.providers.process.ray_command import (
+    LOOPBACK,
     NodePorts,
     NodeSize,
     free_ports,
@@ -57,7 +58,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class HeadRequest:
-    """A HeadRequest is what to start, and where its files are."""
+    """What to start, and where its files are."""
 
     cluster_name: str
     nodes: Path  # ClusterHome.nodes
@@ -68,11 +69,12 @@ class HeadRequest:
     tags: Mapping[str, str] = field(default_factory=dict)  # beside the usual ones: launch hash and the like
     port: int | None = None  # of the GCS; None: any free one
     timeout_s: float = HEAD_S  # of one start; no other is begun after it
+    ip: str = LOOPBACK  # at which the workers reach it
 
 
 @dataclass(frozen=True)
 class Head:
-    """A Head is a head that answers."""
+    """A head that answers."""
 
     cloud_id: str
     address: str
@@ -82,7 +84,7 @@ class Head:
 
 
 def token_file(path: Path) -> dict[str, str]:
-    """Returns Ray's settings for a token of the cluster's own, in a file that only its owner can read."""
+    """Return Ray's settings for a token of the cluster's own, in a file that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -101,7 +103,7 @@ def start_head(
     progress: Progress = lambda text: None,
     program: NodeProgram | None = None,
 ) -> Head:
-    """Starts the head, or finds the one that runs; returns when it has joined and its GCS answers."""
+    """Start the head, or finds the one that runs; returns when it has joined and its GCS answers."""
     running = running_head(request.nodes)
     if running is not None:
         return running
@@ -118,7 +120,7 @@ def start_head(
 
 
 def running_head(nodes: Path) -> Head | None:
-    """Returns the head whose process lives, though it may not answer yet."""
+    """Return the head whose process lives, though it may not answer yet."""
     for record in NodeDirectory(nodes).records():
         if record.is_head and record.state == "running" and is_alive(record.process):
             return _head(record, already=True)
@@ -126,14 +128,14 @@ def running_head(nodes: Path) -> Head | None:
 
 
 class _TooSlow(ProviderError):
-    """A _TooSlow means that Ray waited 30 s for its own parts in vain, on a busy computer."""
+    """Ray waited 30 s for its own parts in vain, on a busy computer."""
 
     retryable = True
 
 
 @dataclass(frozen=True)
 class _HeadStart:
-    """A _HeadStart is one start: write the record, then act, then wait. The head outlives this process."""
+    """One start: write the record, then act, then wait. The head outlives this process."""
 
     request: HeadRequest
     clock: Clock
@@ -146,7 +148,7 @@ class _HeadStart:
         return NodeDirectory(self.request.nodes)
 
     def run(self) -> Head:
-        ports = _ports(self.request.port)
+        ports = _ports(self.request.port, self.request.ip)
         record = self._record(ports)
         # Ends what earlier heads left behind; none of them runs, or this one would not start.
         earlier = [one for one in self.directory.records() if one.is_head]
@@ -204,7 +206,7 @@ class _HeadStart:
                 write_agent_port(session_dir, record.ray_node_id, record.ports.agent_http)
             # The GCS answers first, the head's own node joins seconds later.
             gcs = None if record.ports is None else record.ports.gcs
-            is_up = gcs is not None and is_listening(gcs)
+            is_up = gcs is not None and is_listening(gcs, self.request.ip)
             if is_up and self.program.ready in self.directory.output(record.cloud_id):
                 return _head(record, already=False)
             if now - reported_at >= 1.0:
@@ -219,14 +221,15 @@ class _HeadStart:
         )
 
 
-def _ports(wanted: int | None) -> NodePorts:
+def _ports(wanted: int | None, ip: str) -> NodePorts:
     gcs, client, http, grpc, metrics, runtime_env = free_ports(6)
-    if wanted is not None and is_listening(wanted):
+    if wanted is not None and is_listening(wanted, ip):
         raise ProviderMisconfigured(
             f"port {wanted} is in use on this computer, by another cluster perhaps: end that, or give the"
             " head another port (or none: then a free one is taken)"
         )
     return NodePorts(
+        ip=ip,
         gcs=wanted or gcs,
         client=client,
         agent_http=http,
@@ -240,7 +243,7 @@ def _head(record: NodeRecord, *, already: bool) -> Head:
     assert record.process is not None and record.ports is not None
     return Head(
         cloud_id=record.cloud_id,
-        address=f"127.0.0.1:{record.ports.gcs}",
+        address=f"{record.ports.ip}:{record.ports.gcs}",
         pid=record.process.pid,
         temp_dir=record.temp_dir,
         already=already,

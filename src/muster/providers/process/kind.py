@@ -35,7 +35,7 @@ class ProcessRules(FileRules):
     def memory_shares(self, config: ClusterConfig) -> dict[str, float]:
         """Return the memory of types that name none. Ray would offer the whole computer's on every node.
 
-        The CPUs of the largest cluster that the file allows share what the types with a number of their own
+        The CPUs of the largest cluster that the file allows share what the types with their own number
         leave.
         """
         from muster.host.machine import memory_bytes

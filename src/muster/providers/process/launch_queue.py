@@ -1,4 +1,4 @@
-"""Starts nodes whose records are on disk already: what a node runs, and a LaunchQueue for a few at a time."""
+"""Start nodes whose records are on disk already: what a node runs, and a LaunchQueue for a few at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Command = Callable[[NodeRecord, NodePorts], list[str]]
 
 @dataclass(frozen=True)
 class NodeProgram:
-    """A NodeProgram makes the command of each node. Tests put something cheap in its place."""
+    """Makes the command of each node. Tests put something cheap in its place."""
 
     command: Command
     preload: str = ""  # the module of a `python -m` command, imported once for all nodes
@@ -52,7 +52,7 @@ class NodeProgram:
 
 
 def ray_worker(address: str, watcher: Callable[[], str] = lambda: "") -> NodeProgram:
-    """Returns Ray's node; each has a temporary directory of its own, so several may start at a time.
+    """Return Ray's node; each has its own temporary directory, so several may start at a time.
 
     After a drain, and when a raylet is killed, `ray start --block` may stay: the raylet is the main process.
     """
@@ -66,7 +66,7 @@ def ray_worker(address: str, watcher: Callable[[], str] = lambda: "") -> NodePro
 
 
 def ray_head() -> NodeProgram:
-    """Returns the head without Ray's autoscaler; `ray start --block` itself watches over its parts."""
+    """Return the head without Ray's autoscaler; `ray start --block` itself watches over its parts."""
     return NodeProgram(
         command=lambda record, ports: head_command(record.size, ports, Path(record.temp_dir)),
         preload=RAY_MODULE,
@@ -82,7 +82,7 @@ START_S = 60.0  # after this the next may start, whatever has become of this one
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """A LaunchSettings is what all starts have in common."""
+    """What all starts have in common."""
 
     program: NodeProgram
     environment: Mapping[str, str]
@@ -91,7 +91,7 @@ class LaunchSettings:
 
     @property
     def limit(self) -> int:
-        """Returns the number of processors and at least two; one on a computer that is busy already."""
+        """Return the number of processors and at least two; one on a computer that is busy already."""
         return self.at_a_time or (1 if is_busy() else max(2, cpu_count()))
 
     def fork(
@@ -121,7 +121,7 @@ class LaunchSettings:
 
 
 class LaunchQueue:
-    """A LaunchQueue starts nodes whose records are on disk already, a few at a time."""
+    """Starts nodes whose records are on disk already, a few at a time."""
 
     def __init__(
         self, directory: NodeDirectory, fork_server: NodeForkServer, launching: LaunchSettings, clock: Clock
@@ -143,7 +143,7 @@ class LaunchQueue:
             self._changed.notify()
 
     def close(self) -> list[str]:
-        """Stops starting; returns those that have not been started."""
+        """Stop starting; return those that have not been started."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -163,7 +163,7 @@ class LaunchQueue:
                 self._directory.change(cloud_id, failed)
 
     def _next(self) -> str | None:
-        """Returns the next node to start, when others have come up; None when closed."""
+        """Return the next node to start, when others have come up; None when closed."""
         with self._changed:
             while not self._closed:
                 self._starting = {one: at for one, at in self._starting.items() if not self._is_over(one, at)}
@@ -182,7 +182,7 @@ class LaunchQueue:
             self._watch(record)
 
     def _watch(self, record: NodeRecord) -> None:
-        """Starts the watcher of a node's notices; it ends with the node, whose name is in its environment."""
+        """Start the watcher of a node's notices; it ends with the node, whose name is in its environment."""
         shared = self._launching
         line = shared.program.watcher()
         if not line:
@@ -196,7 +196,7 @@ class LaunchQueue:
         )
 
     def _write_agent_port(self, record: NodeRecord, ports: NodePorts) -> None:
-        """Writes the agent's port into the head's session; without a head here the node joins later."""
+        """Write the agent's port into the head's session; without a head here the node joins later."""
         heads = [one for one in self._directory.records() if one.is_head and one.state == "running"]
         session = session_name(Path(heads[-1].temp_dir)) if heads else None
         if session is not None:

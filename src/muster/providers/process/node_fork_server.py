@@ -25,7 +25,7 @@ _SCRIPT = Path(__file__).with_name("node_fork_server_main.py")
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
-    """A ForkOrder is one command to run in a session of its own."""
+    """One command to run in a separate session."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -34,13 +34,13 @@ class ForkOrder(Struct, frozen=True, kw_only=True):
 
 
 class NodeForkServerBroken(ProviderError):
-    """A NodeForkServerBroken means that the process which starts nodes ended or did not answer."""
+    """The process which starts nodes ended or did not answer."""
 
     retryable = True
 
 
 class NodeForkServer:
-    """A NodeForkServer starts commands that outlive this process."""
+    """Starts commands that outlive this process."""
 
     def __init__(self, preload: str, environment: Mapping[str, str], log: Path) -> None:
         # Numerical libraries would start threads with the import, and only one thread survives a fork.
@@ -50,12 +50,12 @@ class NodeForkServer:
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        """Lets the process import what nodes need, before the first is requested; returns at once."""
+        """Let the process import what nodes need, before the first is requested; returns at once."""
         with self._lock:
             self._living()
 
     def start(self, order: ForkOrder, admit: Callable[[int], bool]) -> bool:
-        """Makes the process and passes its id to `admit`, which decides whether it begins; returns that."""
+        """Make the process and passes its id to `admit`, which decides whether it begins; returns that."""
         with self._lock:
             try:
                 return self._ordered(order, admit)

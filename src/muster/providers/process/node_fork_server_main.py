@@ -1,4 +1,4 @@
-"""Runs in another process: imports Ray's command line once and forks for every node.
+"""Run in another process: imports Ray's command line once and forks for every node.
 
 NodeForkServer runs this file as a script; it imports little, because threads would be lost in the fork.
 It answers an ORDER with the process id; the child begins only after GO, so the id is on disk before anything
@@ -21,7 +21,7 @@ PID, DONE = 10, 11  # frames from it
 
 
 def main(control: socket, preload: str) -> None:
-    """Serves until the other side is gone; in a child: becomes the node."""
+    """Serve until the other side is gone; in a child: becomes the node."""
     os.set_inheritable(control.fileno(), False)
     entry = _imported(preload)
     sys.stdout.flush()  # otherwise every node would print again what the import printed
@@ -63,14 +63,14 @@ def _serve(control: socket) -> tuple[Any, ...] | None:
 
 
 def _advance_random_ids() -> None:
-    """Draws from Ray's native random numbers: they ignore forks, and node ids would be equal."""
+    """Draw from Ray's native random numbers: they ignore forks, and node ids would be equal."""
     ray: Any = sys.modules.get("ray")
     for _ in range(100 if ray is not None else 0):  # more than a child draws before it has its id
         ray.NodeID.from_random()
 
 
 def _admitted(gate: int, order: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Waits for `go`; ends the process when the order is void or the other side has died."""
+    """Wait for `go`; end the process when the order is void or the other side has died."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if os.read(gate, 1) != b"g":
         os._exit(0)
@@ -79,7 +79,7 @@ def _admitted(gate: int, order: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _become(order: tuple[Any, ...], preload: str, entry: Callable[[], None] | None) -> None:
-    """Runs the command of an order in this process: forked if it is the imported one, otherwise executed."""
+    """Run the command of an order in this process: forked if it is the imported one, otherwise executed."""
     argv, env, log, cwd = order
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
@@ -104,7 +104,7 @@ def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _imported(preload: str) -> Callable[[], None] | None:
-    """Returns the module's `main`; None if the import fails, which the command then reports itself."""
+    """Return the module's `main`; None if the import fails, which the command then reports itself."""
     if not preload:
         return None
     try:

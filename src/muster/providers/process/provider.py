@@ -42,13 +42,13 @@ MAIN_PROCESS_TIMEOUT_S = 120.0  # a node that has no main process after this wil
 
 
 class NodeHealth:
-    """A NodeHealth checks all nodes once; it reads the process table at most once, and only if necessary."""
+    """Checks all nodes once; it reads the process table at most once, and only if necessary."""
 
     def __init__(self, directory: NodeDirectory, main_process: str, clock: Clock) -> None:
         self._directory, self._main_process, self._clock = directory, main_process, clock
 
     def problem(self, record: NodeRecord) -> str:
-        """Returns why the node is of no use any more; empty while it is alive."""
+        """Return why the node is of no use any more; empty while it is alive."""
         if not is_alive(record.process):
             output = self._directory.last_output(record.cloud_id)
             return f"its process has ended; its last output: {output}" if output else "its process has ended"
@@ -269,7 +269,7 @@ class ProcessProvider(ClusterMachines, CloudProvider):
         self._end([one for one in mine if one.state == "terminated"])
 
     def _claimed(self, cloud_id: str) -> NodeRecord | None:
-        """Returns the record, if this provider owns it now; another one may have been faster."""
+        """Return the record, if this provider owns it now; another one may have been faster."""
 
         def claim(now: NodeRecord) -> NodeRecord | None:
             if not _unfinished(now) or is_alive(now.owner):
@@ -297,7 +297,7 @@ class ProcessProvider(ClusterMachines, CloudProvider):
         return [one for one in records if one.state != "terminated" and one.cloud_id not in causes]
 
     def _terminated(self, node_id: str, reason: str) -> NodeRecord | None:
-        """Returns the record, if it is terminated by this call."""
+        """Return the record, if it is terminated by this call."""
 
         def terminate(now: NodeRecord) -> NodeRecord | None:
             if now.state == "terminated":
@@ -307,7 +307,7 @@ class ProcessProvider(ClusterMachines, CloudProvider):
         return self._directory.change(node_id, terminate)
 
     def _end(self, records: list[NodeRecord]) -> None:
-        """Ends nodes on a thread that the program waits for: nothing is left half ended."""
+        """End nodes on a thread that the program waits for: nothing is left half ended."""
         if not records:
             return
         name = "muster-node-ender"
@@ -327,7 +327,7 @@ def _address(record: NodeRecord) -> str:
 
 
 def fits_this_computer(node_type: str, size: NodeSize) -> None:
-    """Raises ProviderMisconfigured for memory that this computer does not have.
+    """Raise ProviderMisconfigured for memory that this computer does not have.
 
     CPUs and GPUs are only numbers to Ray; memory that does not exist makes the kernel kill processes.
     """
@@ -340,7 +340,7 @@ def fits_this_computer(node_type: str, size: NodeSize) -> None:
 
 
 def _unfinished(record: NodeRecord) -> bool:
-    """Returns whether the owner of the record has something left to do."""
+    """Return whether the owner of the record has something left to do."""
     if record.state == "pending":
         return record.process is None
     return record.state == "terminated" and record.ended_at is None

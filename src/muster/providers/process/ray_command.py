@@ -1,4 +1,4 @@
-"""Builds the `ray start` of one node on this computer: argv, environment and free ports.
+"""Build the `ray start` of one node on this computer: argv, environment and free ports.
 
 Ray's own defaults make two clusters on one machine fight for ports, and turn token authentication on or off
 by what lies in the home directory; so every port, the token mode and the temporary directory are given.
@@ -22,11 +22,12 @@ _OWN_FLAGS = {"CPU": "--num-cpus", "GPU": "--num-gpus", "memory": "--memory"}
 _NODE_ID = "RAY_OVERRIDE_NODE_ID_FOR_TESTING"  # Ray's own simulated nodes are named with it
 _LOAD_PERIOD = "RAY_gcs_pull_resource_loads_period_milliseconds"  # how often a GCS collects the demand
 RAY_MODULE = "ray.scripts.scripts"  # what the command `ray` runs
+LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 100_000_000  # the least Ray takes is 75 MB; laptop nodes hold little
 
 
 class NodeIdentity(Struct, frozen=True, kw_only=True):
-    """A NodeIdentity is what the runtime will report of the node, so that its record is found again."""
+    """What the runtime will report of the node, so that its record is found again."""
 
     cloud_id: str
     node_type: str
@@ -35,14 +36,14 @@ class NodeIdentity(Struct, frozen=True, kw_only=True):
 
 
 class NodeSize(Struct, frozen=True, kw_only=True):
-    """A NodeSize is what the node offers."""
+    """What the node offers."""
 
     resources: Mapping[str, float]
     labels: Mapping[str, str] = {}
 
 
 class NodePorts(Struct, frozen=True, kw_only=True):
-    """A NodePorts holds ports of the node's own; its workers get theirs from the system."""
+    """Holds ports of the node's own; its workers get theirs from the system."""
 
     agent_http: int
     agent_grpc: int
@@ -50,10 +51,11 @@ class NodePorts(Struct, frozen=True, kw_only=True):
     gcs: int | None = None  # of a head
     client: int | None = None  # of a head: Ray Client's server
     runtime_env: int | None = None  # of the agent that prepares environments
+    ip: str = LOOPBACK  # of a head
 
 
 def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
-    """Returns the command of a head without Ray's own autoscaler (`--no-monitor`) and without a dashboard."""
+    """Return the command of a head without Ray's own autoscaler (`--no-monitor`) and without a dashboard."""
     # The flag for Ray Client, where its grpcio is installed: otherwise it would end `ray start`.
     has_grpc = importlib.util.find_spec("grpc") is not None
     return [
@@ -61,7 +63,7 @@ def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
         "--head",
         "--no-monitor",
         "--include-dashboard=false",
-        "--node-ip-address=127.0.0.1",
+        f"--node-ip-address={ports.ip}",
         f"--port={ports.gcs}",
         *([f"--ray-client-server-port={ports.client}"] if has_grpc and ports.client else []),
         f"--temp-dir={temp_dir}",
@@ -69,9 +71,9 @@ def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
 
 
 def worker_command(size: NodeSize, ports: NodePorts, address: str, temp_dir: Path | None = None) -> list[str]:
-    """Returns the command of a node that joins the head at `address`.
+    """Return the command of a node that joins the head at `address`.
 
-    Without a temporary directory of its own the node shares the head's, and must not start while another
+    Without its own temporary directory the node shares the head's, and must not start while another
     does: Ray names sockets by a number that two starts may both find free.
     """
     own = [] if temp_dir is None else [f"--temp-dir={temp_dir}"]
@@ -81,7 +83,7 @@ def worker_command(size: NodeSize, ports: NodePorts, address: str, temp_dir: Pat
 def node_environment(
     inherited: Mapping[str, str], identity: NodeIdentity, auth: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment of `ray start`; `auth` holds RAY_AUTH_MODE and where the token is."""
+    """Return the environment of `ray start`; `auth` holds RAY_AUTH_MODE and where the token is."""
     kept = {key: value for key, value in inherited.items() if not key.startswith("RAY_AUTH")}
     kept.pop("RAY_ADDRESS", None)  # a worker would join another cluster
     kept.pop(_NODE_ID, None)
@@ -125,19 +127,19 @@ def _ray_start(size: NodeSize, ports: NodePorts) -> list[str]:
 
 
 def new_ray_node_id() -> str:
-    """Returns an id as Ray makes them; it is part of the name of the file below."""
+    """Return an id as Ray makes them; it is part of the name of the file below."""
     return secrets.token_hex(28)
 
 
 def session_name(head_temp_dir: Path) -> str | None:
-    """Returns the session of a head that has begun; None before."""
+    """Return the session of a head that has begun; None before."""
     with contextlib.suppress(OSError):
         return os.path.basename(os.readlink(head_temp_dir / "session_latest"))
     return None
 
 
 def write_agent_port(session_dir: Path, ray_node_id: str, port: int) -> None:
-    """Writes the port of a node's dashboard agent before that agent runs; an existing file is left alone.
+    """Write the port of a node's dashboard agent before that agent runs; an existing file is left alone.
 
     A raylet joins only when it knows the ports of its agents. It takes those given on the command line; the
     port of the dashboard agent's server `ray start` (2.60) does not pass on, so the raylet waits for a file
@@ -163,7 +165,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_listening(port: int, host: str = "127.0.0.1") -> bool:
-    """Returns whether a server listens there."""
+    """Return whether a server listens there."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0

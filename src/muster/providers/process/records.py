@@ -32,7 +32,7 @@ _SHORT_ROOT = "/tmp"  # the paths of Ray's sockets may have 107 bytes; TMPDIR is
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True):
-    """A NodeRecord is one node, from the request to the end."""
+    """One node, from the request to the end."""
 
     cloud_id: str
     cluster_name: str
@@ -62,7 +62,7 @@ Change = Callable[[NodeRecord], NodeRecord | None]
 
 
 class NodeDirectory:
-    """A NodeDirectory reads and writes the files; it is cheap to make and holds nothing open."""
+    """Reads and writes the files; it is cheap to make and holds nothing open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,7 +73,7 @@ class NodeDirectory:
                 self._write(record)
 
     def change(self, cloud_id: str, change: Change) -> NodeRecord | None:
-        """Reads, changes and writes a record under the lock; returns the new record.
+        """Read, change and write a record under the lock; return the new record.
 
         None means that it does not exist, or that `change` returned None to leave it as it is.
         """
@@ -85,7 +85,7 @@ class NodeDirectory:
             return changed
 
     def forget(self, cloud_id: str) -> None:
-        """Deletes a node's record and log."""
+        """Delete a node's record and log."""
         with self._locked():
             self._file(cloud_id).unlink(missing_ok=True)
             self.log_of(cloud_id).unlink(missing_ok=True)
@@ -94,14 +94,14 @@ class NodeDirectory:
         return self._read(self._file(cloud_id))
 
     def records(self) -> list[NodeRecord]:
-        """Returns all records, oldest first; a file that cannot be read is logged and left out."""
+        """Return all records, oldest first; a file that cannot be read is logged and left out."""
         found = (self._read(file) for file in self.path.glob("*.json"))
         return sorted(
             (record for record in found if record is not None), key=lambda one: (one.created_at, one.cloud_id)
         )
 
     def temp_root(self) -> Path:
-        """Returns a short directory of the cluster's own, making it if necessary."""
+        """Return a short directory of the cluster's own, making it if necessary."""
         with self._locked():
             root = self._known_root()
             if root is None:
@@ -119,19 +119,19 @@ class NodeDirectory:
             return root
 
     def output(self, cloud_id: str) -> bytes:
-        """Returns the whole output of the node's command so far."""
+        """Return the whole output of the node's command so far."""
         try:
             return self.log_of(cloud_id).read_bytes()
         except FileNotFoundError:
             return b""
 
     def last_output(self, cloud_id: str, lines: int = 1) -> str:
-        """Returns the last lines of the output; "" when it is empty."""
+        """Return the last lines of the output; "" when it is empty."""
         output = self.output(cloud_id).decode(errors="replace")
         return "\n".join([line.strip() for line in output.splitlines() if line.strip()][-lines:])
 
     def log_of(self, cloud_id: str) -> Path:
-        """Returns the log file of the node's `ray start`."""
+        """Return the log file of the node's `ray start`."""
         return self.path / f"{cloud_id}.log"
 
     @property
@@ -161,7 +161,7 @@ class NodeDirectory:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Admits one writer at a time, of all threads and processes; the lock ends with its process."""
+        """Admit one writer at a time, of all threads and processes; the lock ends with its process."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "wb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)

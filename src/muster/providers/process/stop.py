@@ -1,7 +1,7 @@
-"""Ends nodes: everything in a node's session, and whatever carries the node's name in its environment.
+"""End nodes: everything in a node's session, and whatever carries the node's name in its environment.
 
 Sends SIGTERM first, SIGKILL after a grace period, and checks that all is gone. Ray's workers are in process
-groups of their own, but in the session of their node. The calls block; callers bring a thread.
+separate groups, but in the session of their node. The calls block; callers bring a thread.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ POLL_S = 0.05
 
 
 class NodeProcesses:
-    """A NodeProcesses finds what still runs of one node; processes once seen as its own stay so."""
+    """Finds what still runs of one node; processes once seen as its own stay so."""
 
     def __init__(self, record: NodeRecord) -> None:
         self.record = record
         self._seen: set[tuple[int, str]] = set()
 
     def living(self, processes: Sequence[ProcessInfo], *, with_environments: bool) -> list[ProcessInfo]:
-        """Returns the living processes; `with_environments` also finds those that left the session."""
+        """Return the living processes; `with_environments` also finds those that left the session."""
         family = _family(self._leader(), processes)
         entry = f"RAY_CLOUD_INSTANCE_ID={self.record.cloud_id}"
         found = [
@@ -52,7 +52,7 @@ class NodeProcesses:
         return found
 
     def _leader(self) -> int | None:
-        """Returns the session's number while its leader lives; a later session may get the same."""
+        """Return the session's number while its leader lives; a later session may get the same."""
         mark = self.record.process
         leader = None if mark is None else find(mark.pid)
         return (
@@ -61,13 +61,13 @@ class NodeProcesses:
 
 
 class NodeStopper:
-    """A NodeStopper ends the processes of terminated records, then marks the records as ended."""
+    """Ends the processes of terminated records, then marks the records as ended."""
 
     def __init__(self, directory: NodeDirectory, clock: Clock, grace_s: float = GRACE_S) -> None:
         self._directory, self._clock, self._grace_s = directory, clock, grace_s
 
     def end(self, records: Sequence[NodeRecord]) -> dict[str, list[int]]:
-        """Returns the processes that would not end, cloud id to process ids; normally empty."""
+        """Return the processes that would not end, cloud id to process ids; normally empty."""
         nodes = [NodeProcesses(record) for record in records]
         left = self._signal_until_gone(nodes, signal.SIGTERM, self._grace_s)
         if left:
@@ -83,7 +83,7 @@ class NodeStopper:
     def _signal_until_gone(
         self, nodes: Sequence[NodeProcesses], number: int, seconds: float
     ) -> dict[str, list[int]]:
-        """Signals everything, newcomers as well, until nothing is left or time is up."""
+        """Signal everything, newcomers as well, until nothing is left or time is up."""
         give_up = self._clock.monotonic() + seconds
         signalled: set[tuple[int, str]] = set()
         with_environments = True
@@ -106,7 +106,7 @@ class NodeStopper:
 
 
 def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:
-    """Returns the session of the leader and its descendants."""
+    """Return the session of the leader and its descendants."""
     if leader is None:
         return set()
     found = {process.pid for process in processes if process.session == leader} | {leader}
@@ -117,7 +117,7 @@ def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:
 
 @dataclass(frozen=True)
 class StopSummary:
-    """A StopSummary is what `stop_everything` did."""
+    """What `stop_everything` did."""
 
     nodes: tuple[str, ...]  # ended by this call, the head last
     left: Mapping[str, list[int]]  # processes that would not end, by node; normally empty
@@ -125,7 +125,7 @@ class StopSummary:
 
 
 def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> StopSummary:
-    """Ends the workers, then the head, by their records; removes their temporary directory.
+    """End the workers, then the head, by their records; remove their temporary directory.
 
     End the monitor first, or it starts new ones. Repeating this does nothing more.
     """

@@ -1,1 +1,1 @@
-"""Runs clusters on computers that are there already: a rack, shared by a lock on each host."""
+"""Run clusters on computers that are there already: a rack, shared by a lock on each host."""

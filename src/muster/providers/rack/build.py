@@ -71,7 +71,7 @@ def with_host_sizes(config: ClusterConfig, context: ProviderContext) -> ClusterC
 
 
 def least_size(node_type: str, found: Mapping[str, tuple[RackHost, HostReport | None]]) -> dict[str, float]:
-    """Returns what every host of a type has; {} when none has answered."""
+    """Return what every host of a type has; {} when none has answered."""
     reports = [
         report for host, report in found.values() if host.node_type == node_type and report is not None
     ]

@@ -1,4 +1,4 @@
-"""Reaches the hosts of a rack, many at once, and remembers those that were taken."""
+"""Reach the hosts of a rack, many at once, and remembers those that were taken."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SharedSshRunner(SshRunner):
 
 
 def ssh_host(host: RackHost, pins: Path, *, is_strict: bool = True) -> Host:
-    """Returns how a computer of the list is reached."""
+    """Return how a computer of the list is reached."""
     return Host(
         ip=host.ip,
         user=host.user,

@@ -147,10 +147,8 @@ class HostControl:
     def refuse_if_followed(self) -> None:
         if self._follower:
             raise ProviderMisconfigured(
-                (
-                    f"the head at {self._follower} runs cluster {self._cluster_name!r} now, so this one "
-                    "touches no host"
-                ),
+                f"the head at {self._follower} runs cluster {self._cluster_name!r} now, so this one "
+                "touches no host",
                 fix="`muster up` where the cluster was started ends it",
             )
 
@@ -228,8 +226,8 @@ class HostControl:
             return False
         if word != "taken":
             lost = {"owner": rest} if word == "foreign" else {"lock": rest}
-            self.states[ip] = self.states[ip].lost_to(holder.taken_at, clock.monotonic(), **lost)
-            return False
+            self.states[ip] = self.states[ip].lost_to(holder, clock.monotonic(), **lost)
+            return self.states[ip].holder is not None  # what a killed process sent has arrived late
         self.states[ip] = self.states[ip].taken(changed(holder, boot=rest), clock.monotonic())
         return True
 

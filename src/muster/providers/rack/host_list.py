@@ -1,4 +1,4 @@
-"""Reads which computers a cluster of provider `local` has: Ray's `worker_ips`, and `hosts` of any size.
+"""Read which computers a cluster of provider `local` has: Ray's `worker_ips`, and `hosts` of any size.
 
 `load` calls it to complete and check a file; the on-premise provider and the launcher ask it for the hosts.
 """
@@ -23,7 +23,7 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*\$?")
 
 
 class RackHost(Struct, frozen=True, kw_only=True):
-    """A RackHost is one computer of a rack, all choices made."""
+    """One computer of a rack, all choices made."""
 
     ip: str
     node_type: str
@@ -35,7 +35,7 @@ class RackHost(Struct, frozen=True, kw_only=True):
 
 
 def rack_hosts(config: ClusterConfig) -> dict[str, RackHost]:
-    """Returns the computers of a complete file by address, the head first."""
+    """Return the computers of a complete file by address, the head first."""
     provider = config.provider
     types = [name for name in config.available_node_types if name != config.head_type]
     worker_type = types[0] if types else config.head_type
@@ -63,7 +63,7 @@ def _host(config: ClusterConfig, entry: HostConfig, worker_type: str) -> RackHos
 
 
 def with_local_type(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes the node types of provider local: all computers are of one, unless `hosts` has entries."""
+    """Complete the node types of provider local: all computers are of one, unless `hosts` has entries."""
     provider, types = data["provider"], data.get("available_node_types")
     if set(types or ()) == {LOCAL_TYPE}:
         return dict(data)  # prepared before, as on a head
@@ -102,7 +102,7 @@ def _typed(data: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns all computers of the list, unless the file asks for fewer; there are no more."""
+    """Return all computers of the list, unless the file asks for fewer; there are no more."""
     provider = data["provider"]
     entries = provider.get("hosts", ())
     if provider.get("worker_ips") is None and not entries:
@@ -124,7 +124,7 @@ def _coordinated(document: Document, data: Mapping[str, Any]) -> tuple[int, int]
 
 
 def check_rack(document: Document, config: ClusterConfig) -> None:
-    """Checks the list as written: one head, no computer twice, names that are names, types that exist."""
+    """Check the list as written: one head, no computer twice, names that are names, types that exist."""
     provider = config.provider
     heads = [place for place, entry in _entries(config) if entry.head]
     if len(heads) > 1:

@@ -1,4 +1,4 @@
-"""Writes the lines of bash that look at a host, take it, tag it and release it; reads what they print.
+"""Write the lines of bash that look at a host, take it, tag it and release it; reads what they print.
 
 Pure: the provider runs them. Which cluster has a host is a directory on the host, `muster-host.lock`, with
 the file `holder` in it: it survives each launcher and head, and holds the tags that a provider must keep.
@@ -20,16 +20,14 @@ from muster.base.untrusted import describe
 from muster.remote.service import REMOVE_SESSION, disable_line, removal_line
 
 LOCK = "muster-host.lock/holder"
-NODE_MARK = (
-    "MUSTER_NODE"  # of commands that set a node up: a release ends them, also if nobody waits for them
-)
+NODE_MARK = "MUSTER_NODE"  # of commands that set a node up: a release ends them
 STOP_S = 5  # processes have so long to end before they are killed
 LEAST_DISK_BYTES = 500_000_000
 _BOOT = "@BOOT@"
 
 
 class LockHolder(Struct, frozen=True, kw_only=True):
-    """A LockHolder is the contents of a host's lock: which cluster has the host, and what it keeps there."""
+    """The contents of a host's lock: which cluster has the host, and what it keeps there."""
 
     cluster: str
     cloud_id: str
@@ -44,7 +42,7 @@ class LockHolder(Struct, frozen=True, kw_only=True):
 
 
 class HostReport(Struct, frozen=True, kw_only=True):
-    """A HostReport is what a host says of itself."""
+    """What a host says of itself."""
 
     now: float = 0.0
     cpus: int = 0
@@ -60,7 +58,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
 
     @property
     def holder(self) -> LockHolder | None:
-        """Returns who has the host; None when nobody does, or a text that no muster has written."""
+        """Return who has the host; None when nobody does, or a text that no muster has written."""
         try:
             return msgspec.json.decode(self.lock, type=LockHolder) if self.lock else None
         except msgspec.DecodeError:
@@ -68,11 +66,11 @@ class HostReport(Struct, frozen=True, kw_only=True):
 
     @property
     def is_stale(self) -> bool:
-        """Returns whether the host was started anew since it was taken: the holder has nothing there."""
+        """Return whether the host was restarted since it was taken: the holder has nothing there."""
         return self.holder is not None and self.holder.boot != self.boot
 
     def unusable(self, cluster: str) -> str:
-        """Returns why a cluster cannot have the host now; "" when it can."""
+        """Return why a cluster cannot have the host now; "" when it can."""
         holder = self.holder
         if self.owner:
             return f"taken by user {describe(self.owner)} of the host, who owns its lock"
@@ -245,12 +243,12 @@ echo released
 
 
 def look_line(lock_dir: str) -> str:
-    """Returns the line that prints a HostReport; it changes nothing but to make the lock's place."""
+    """Return the line that prints a HostReport; it changes nothing but to make the lock's place."""
     return _line(_LOOK, D=lock_dir, ID="")
 
 
 def take_line(lock_dir: str, holder: LockHolder) -> str:
-    """Returns the line that takes the host, unless somebody has it since its last start."""
+    """Return the line that takes the host, unless somebody has it since its last start."""
     return _line(_TAKE, D=lock_dir, ID="", HOLDER=msgspec.json.encode(holder).decode())
 
 
@@ -263,7 +261,7 @@ def retake_line(lock_dir: str, holder: LockHolder) -> str:
 
 
 def write_line(lock_dir: str, holder: LockHolder) -> str:
-    """Returns the line that replaces the holder's own contents of the lock."""
+    """Return the line that replaces the holder's own contents of the lock."""
     holder = replace(holder, boot=_BOOT)
     return _line(_WRITE, D=lock_dir, ID=holder.cloud_id, HOLDER=msgspec.json.encode(holder).decode())
 
@@ -285,7 +283,7 @@ def guard_line(lock_dir: str, cloud_id: str) -> str:
 def release_line(
     lock_dir: str, holder: LockHolder, *, container: str = "", container_program: str = ""
 ) -> str:
-    """Returns the line that ends what the holder runs on the host, cleans it, and then releases it."""
+    """Return the line that ends what the holder runs on the host, cleans it, and then release it."""
     return _line(
         _RELEASE,
         D=lock_dir,
@@ -299,7 +297,7 @@ def release_line(
 
 
 def stop_line(lock_dir: str, holder: LockHolder) -> str:
-    """Returns the line that ends what the holder runs on the host, and keeps the host."""
+    """Return the line that ends what the holder runs on the host, and keeps the host."""
     return _line(_STOP + "\necho stopped\n", D=lock_dir, ID=holder.cloud_id, S=str(STOP_S))
 
 
@@ -309,7 +307,7 @@ def _line(script: str, **words: str) -> str:
 
 
 def read_report(printed: str) -> HostReport:
-    """Returns what `look_line` printed; lines that are not its own, such as a banner, are left out."""
+    """Return what `look_line` printed; lines that are not its own, such as a banner, are left out."""
     found = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
 
     def number(name: str) -> float:
@@ -334,7 +332,7 @@ def read_report(printed: str) -> HostReport:
 
 
 def answer_of(printed: str, *expected: str) -> tuple[str, str]:
-    """Returns the word that a line printed, and what follows `=`; the last such line counts."""
+    """Return the word that a line printed, and what follows `=`; the last such line counts."""
     for line in reversed(printed.splitlines()):
         word, _, rest = line.strip().partition("=")
         if word in expected:

@@ -1,4 +1,4 @@
-"""Decides what to do with the hosts of a rack: which to look at, to take, to release. Pure.
+"""Decide what to do with the hosts of a rack: which to look at, to take, to release. Pure.
 
 Values in, values out; `provider.py` runs the commands and keeps the newest value of each host.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace as changed
@@ -21,6 +22,7 @@ from muster.remote.steps import TAG_STATUS, UPDATE_FAILED
 FRESH_S = 15.0  # a report that is older is requested again
 QUARANTINE_S = (15.0, 600.0)  # of a host that failed: doubled each time, up to the second
 MAX_NAMED = 8  # hosts in one error
+_REQUEST = attrgetter("cluster", "request_id", "node_type")
 
 
 class TakenHost(Struct, frozen=True):
@@ -94,11 +96,14 @@ class HostState:
         state = replace(self, report=report, holder=None, problem="", failures=0, changed_at=now)
         return replace(state, blocked_until=float("-inf"), has_failed_setup=has_failed)
 
-    def lost_to(self, wall: float, now: float, *, lock: str = "", owner: str = "") -> HostState:
-        """Return the state after a take that found the lock of somebody else there."""
-        report = changed(self.report or HostReport(), lock=lock, owner=owner, now=wall)
+    def lost_to(self, tried: LockHolder, now: float, *, lock: str = "", owner: str = "") -> HostState:
+        """Return the state after a take that found another lock there; one for its own request is ours."""
+        report = changed(self.report or HostReport(), lock=lock, owner=owner, now=tried.taken_at)
         report = changed(report, boot=report.holder.boot if report.holder else "")
-        return replace(self, report=report, changed_at=now)
+        state, there = replace(self, report=report, changed_at=now), report.holder
+        if there is None or there.cloud_id in self.abandoned or _REQUEST(there) != _REQUEST(tried):
+            return state
+        return state.taken(there, now)
 
     def abandon(self, cloud_id: str) -> HostState:
         return replace(self, abandoned=self.abandoned | {cloud_id})
@@ -164,10 +169,8 @@ def held_for(states: Iterable[HostState], wanted: Wanted) -> list[HostState]:
 
 def shortage(states: Iterable[HostState], wanted: Wanted, cluster: str, made: int, count: int) -> str:
     """Return why there are too few hosts for a request, with a reason for each."""
-    reasons = [
-        f"{state.host.ip}: {state.why_not(cluster) or 'was taken meanwhile'}"
-        for state in hosts_for(states, wanted)
-    ]
+    hosts = hosts_for(states, wanted)
+    reasons = [f"{state.host.ip}: {state.why_not(cluster) or 'was taken meanwhile'}" for state in hosts]
     more = [f"and {len(reasons) - MAX_NAMED} more"] if len(reasons) > MAX_NAMED else []
     shown = "; ".join(reasons[:MAX_NAMED] + more) or "none is listed"
     if wanted.is_head:

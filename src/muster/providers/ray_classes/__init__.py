@@ -1,1 +1,1 @@
-"""Providers of the user's own Ray, for clouds that muster has no provider of its own for."""
+"""Providers of the user's Ray, for clouds that muster has no provider for."""

@@ -1,4 +1,4 @@
-"""Knows the clouds whose providers come from the user's own Ray: how to load them, how to say what to buy.
+"""Know the clouds whose providers come from the user's own Ray: how to load them, how to say what to buy.
 
 The classes are asked for by name when a cluster names them; nothing of Ray is imported before. Pure but for
 the import.
@@ -24,11 +24,11 @@ Terms = Callable[[dict[str, Any], Offer], None]  # writes the zone and the marke
 
 
 class RayCloud(Struct, frozen=True, kw_only=True):
-    """A RayCloud is a provider type of the compatibility tier."""
+    """A provider type of the compatibility tier."""
 
     packages: str  # that its class needs
     has_zone_objects: bool = False  # one object of the class sees one zone only
-    write_terms: Terms | None = None  # None: it cannot be told where and how to buy
+    write_terms: Terms | None = None  # None: it cannot choose where and how to launch
     zone_key: str = "availability_zone"  # of `provider`
     ids_ignore_case: bool = False  # its lists spell one id in different ways
 
@@ -68,14 +68,14 @@ CLOUDS: dict[str, RayCloud] = {
 
 
 def class_of_ray(kind: str) -> type[Any]:
-    """Returns the class of the installed Ray; ConfigError says what to install where the monitor runs."""
+    """Return the class of the installed Ray; ConfigError says what to install where the monitor runs."""
     try:
         lookup = getattr(importlib.import_module(_LOOKUP), _GET_CLASS)
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise ConfigError(_too_old(kind), path="provider.type") from error
         raise ConfigError(
-            f"{kind!r} uses the provider of your own Ray, which is not installed here",
+            f"{kind!r} uses a provider of Ray, which is not installed here",
             path="provider.type",
             fix=("pip install 'ray[default]' where the monitor runs"),
         ) from error
@@ -103,7 +103,7 @@ def _too_old(kind: str) -> str:
 
 
 def zones_of(config: ClusterConfig) -> tuple[str, ...]:
-    """Returns the zones that the file names: that of `provider` first, then those of offers."""
+    """Return the zones that the file names: that of `provider` first, then those of offers."""
     cloud = CLOUDS[config.provider.type]
     if not cloud.has_zone_objects:
         return ("",)
@@ -122,21 +122,21 @@ def zones_of(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def settings_in(kind: str, settings: Mapping[str, Any], zone: str) -> dict[str, Any]:
-    """Returns the `provider` section for the object of one zone."""
+    """Return the `provider` section for the object of one zone."""
     return {**settings, CLOUDS[kind].zone_key: zone} if zone else dict(settings)
 
 
 def node_config_for(
     kind: str, node_config: Mapping[str, Any], offer: Offer | None, zones: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
-    """Returns the node config of a purchase, and the zone of the object that makes it."""
+    """Return the node config of a purchase, and the zone of the object that makes it."""
     made = {key: value for key, value in node_config.items() if key != "offer"}
     cloud = CLOUDS[kind]
     if offer is None:
         return made, zones[0]
     if cloud.write_terms is None or offer.market == "reserved":
         raise ProviderMisconfigured(
-            f"provider {kind!r} cannot be told to buy {offer.name}",
+            f"provider {kind!r} cannot launch {offer.name}",
             fix="remove this offer from the cluster file",
         )
     zone = offer.zone if cloud.has_zone_objects and offer.zone else zones[0]

@@ -1,4 +1,4 @@
-"""CompatProvider is a v1 provider over the classes of the user's own Ray: one object per zone, seen as one.
+"""CompatProvider is a v1 provider over the classes of the user's Ray: one object per zone, seen as one.
 
 Made by the registry for `type: gcp|azure|vsphere|aliyun`. It shields the loop from what these classes are
 known for: calls that never return, a "not found" for a machine that was just taken, one zone only.
@@ -40,7 +40,7 @@ _LOOKS = frozenset(
 
 
 def make_compat(config: ClusterConfig, home: Path, clock: Clock, found: type[Any]) -> CompatProvider:
-    """Returns the provider; zones that the cluster ever had are remembered in its home."""
+    """Return the provider; zones that the cluster ever had are remembered in its home."""
     settings = {k: v for k, v in config.provider.settings().items() if k != TIMEOUT_KEY}
     limit_s = config.provider.settings().get(TIMEOUT_KEY, LOOK_S)
     if not isinstance(limit_s, int | float) or isinstance(limit_s, bool) or not 0 < limit_s <= CHANGE_S:
@@ -58,7 +58,7 @@ def make_compat(config: ClusterConfig, home: Path, clock: Clock, found: type[Any
 
 
 def _remembered(home: Path, zones: Sequence[str]) -> tuple[str, ...]:
-    """Returns the zones with those of earlier files: machines there are still ours to list and to end."""
+    """Return the zones with those of earlier files: machines there are still ours to list and to end."""
     file = home / ZONES_FILE
     try:
         before = [str(zone) for zone in json.loads(file.read_bytes())]
@@ -71,7 +71,7 @@ def _remembered(home: Path, zones: Sequence[str]) -> tuple[str, ...]:
 
 
 class CompatProvider(NodeProvider):
-    """A CompatProvider shows the machines of all zones; a purchase goes to the object of its zone."""
+    """Shows the machines of all zones; a purchase goes to the object of its zone."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class CompatProvider(NodeProvider):
     # -- looking ----------------------------------------------------------------------------------
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """Lists every zone; one that cannot be listed now is as it was, for a while, and then an error."""
+        """List every zone; one that cannot be listed now is as it was, for a while, and then an error."""
         found: dict[str, str] = {}
         for zone, one in self._objects.items():
             found.update(dict.fromkeys(self._listed(zone, one, tag_filters), zone))
@@ -129,7 +129,7 @@ class CompatProvider(NodeProvider):
         return bool(self._ask(node_id, "is_terminated", gone=True))
 
     def node_tags(self, node_id: str) -> dict[str, str]:
-        """Returns the tags; none for a machine that is gone, so that no list shows it."""
+        """Return the tags; none for a machine that is gone, so that no list shows it."""
         return dict(self._ask(node_id, "node_tags", gone={}))
 
     def internal_ip(self, node_id: str) -> str | None:
@@ -141,7 +141,7 @@ class CompatProvider(NodeProvider):
         return None if found is None else str(found)
 
     def _ask(self, node_id: str, method: str, *arguments: object, gone: object) -> Any:  # noqa: ANN401
-        """Asks the zone of a machine, or all zones for one that no list has shown; `gone` without it."""
+        """Ask the zone of a machine, or all zones for one that no list has shown; `gone` without it."""
         zone = self._zones.get(node_id)
         objects = self._objects.values() if zone is None else (self._objects[zone],)
         for one in objects:
@@ -169,7 +169,7 @@ class CompatProvider(NodeProvider):
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> dict[str, Any] | None:
-        """Buys in the zone and on the market of the offer, with the most that the class takes."""
+        """Launch in the zone and on the market of the offer, with the most that the class takes."""
         terms = node_config.get("offer")
         offer = Offer(zone=terms["zone"], market=terms["market"]) if terms else None
         config, zone = node_config_for(self.kind, node_config, offer, tuple(self._objects))
@@ -191,12 +191,12 @@ class CompatProvider(NodeProvider):
         self._ask(node_id, "set_node_tags", dict(tags), gone=None)
 
     def terminate_node(self, node_id: str) -> dict[str, Any] | None:
-        """Ends a machine; one that is gone is no error."""
+        """End a machine; one that is gone is not an error."""
         self._ask(node_id, "terminate_node", gone=None)
         return None
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
-        """Ends machines one by one: of a class that ends many in one call, one that is gone fails all."""
+        """End machines one by one: of a class that ends many in one call, one that is gone fails all."""
         for node_id in dict.fromkeys(node_ids):
             self.terminate_node(node_id)
         return None
@@ -214,13 +214,13 @@ class CompatProvider(NodeProvider):
 
 
 class CallTimedOut(MusterError):
-    """A CallTimedOut means that a provider did not return in time; what it did is not known."""
+    """A provider did not return in time; what it did is not known."""
 
     retryable = True
 
 
 class GuardedObject:
-    """A GuardedObject is one object of a provider's class, whose calls come back in time."""
+    """One object of a provider's class, whose calls come back in time."""
 
     def __init__(self, make: Callable[[], Any], look_s: float = LOOK_S, change_s: float = CHANGE_S) -> None:
         self._make, self._look_s, self._change_s = make, look_s, change_s
@@ -229,12 +229,12 @@ class GuardedObject:
         self._lock = threading.Lock()
 
     def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - duck typed
-        """Returns what the method returns; raises CallTimedOut, or what it raised."""
+        """Return what the method returns; raises CallTimedOut, or what it raised."""
         limit_s = self._look_s if method in _LOOKS else self._change_s
         return self._timed(method, limit_s, lambda made: getattr(made, method)(*arguments))
 
     def has(self, method: str) -> bool:
-        """Returns whether the class has the method; the object is made for it."""
+        """Return whether the class has the method; the object is made for it."""
         return bool(self._timed(method, self._look_s, lambda made: callable(getattr(made, method, None))))
 
     def _timed(self, name: str, limit_s: float, work: Callable[[Any], Any]) -> Any:  # noqa: ANN401
@@ -258,7 +258,7 @@ class GuardedObject:
 
 
 def is_not_found(error: BaseException) -> bool:
-    """Returns whether a cloud said that something is not there (any more)."""
+    """Return whether a cloud said that something is not there (any more)."""
     current: BaseException | None = error
     for _ in range(5):
         if current is None:
@@ -270,7 +270,7 @@ def is_not_found(error: BaseException) -> bool:
 
 
 def _status_of(error: BaseException) -> int:
-    """Returns the HTTP status, wherever the libraries of the clouds keep it; 0 without one."""
+    """Return the HTTP status, wherever the libraries of the clouds keep it; 0 without one."""
     response = getattr(error, "resp", None) or getattr(error, "response", None)
     for owner in (error, response):
         for name in ("status", "status_code", "code", "http_status"):

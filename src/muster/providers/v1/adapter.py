@@ -40,7 +40,7 @@ CLOSE_S = 5.0
 
 @dataclass(frozen=True)
 class AdapterLimits:
-    """An AdapterLimits holds how the adapter treats its provider."""
+    """Holds how the adapter treats its provider."""
 
     max_launch_batch: int = 5  # machines per create call
     max_concurrent: int = 10  # machines being created at a time
@@ -56,11 +56,11 @@ class AdapterLimits:
 
 
 class ReadOnlyRefusal(ProviderMisconfigured, NotImplementedError):
-    """A ReadOnlyRefusal means that a read-only provider was asked to change something."""
+    """A read-only provider was asked to change something."""
 
 
 class V1Adapter(V1Machines, CloudProvider):
-    """A V1Adapter is the port around one v1 provider object.
+    """The port around one v1 provider object.
 
     Idempotent by request id within this process. Across restarts its traits ask for a wait: a launch that
     may have happened is not repeated before its machines must be listed, with their tags.
@@ -98,7 +98,7 @@ class V1Adapter(V1Machines, CloudProvider):
         self._traits: ProviderTraits | None = None
 
     def traits(self) -> ProviderTraits:
-        """Returns the provider's traits, read once: they do not change while it lives."""
+        """Return the provider's traits, read once: they do not change while it lives."""
         if self._traits is None:
             known = self._limits.installs_runtime
             read_only = self._calls.read_only()
@@ -142,16 +142,16 @@ class V1Adapter(V1Machines, CloudProvider):
         return self._terminations.requests.poll()
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Returns whether the request is still being worked on, or has failures that were not polled."""
+        """Return whether the request is still being worked on, or has failures that were not polled."""
         queues = (self._launches.requests, self._terminations.requests)
         return any(requests.is_open(request_id) for requests in queues)
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Takes nothing more, and gives calls under way a moment; a hung one is not waited for."""
+        """Take nothing more, and give calls under way a moment; a hung one is not waited for."""
         self._pools.launch.close(wait_s)
         self._pools.terminate.close(wait_s)
         self._listing.close()
-        close = getattr(self.v1, "close", None)  # not Ray's; providers with threads of their own have it
+        close = getattr(self.v1, "close", None)  # not Ray's; providers with threads have it
         try:
             if callable(close):
                 provider_call(close)

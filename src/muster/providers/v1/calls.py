@@ -35,7 +35,7 @@ _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
 
 
 class V1Calls:
-    """A V1Calls translates the calls to one v1 provider."""
+    """Translates the calls to one v1 provider."""
 
     def __init__(self, node_provider: Any, cluster_name: str) -> None:  # noqa: ANN401 - duck typed
         self._v1 = ShieldedProvider(node_provider)
@@ -51,7 +51,7 @@ class V1Calls:
         count: int,
         offer: Offer | None = None,
     ) -> set[str] | None:
-        """Makes one create call; returns the new ids, or None where the provider does not report them.
+        """Make one create call; returns the new ids, or None where the provider does not report them.
 
         An offer is passed as tags, so that the list shows it later, and under `offer` in the node config.
         """
@@ -66,10 +66,10 @@ class V1Calls:
         return set(made) if isinstance(made, Mapping) else None
 
     def made_for(self, request_id: RequestId, node_type: str) -> set[str]:
-        """Returns living nodes of this request and type, whichever process created them.
+        """Return living nodes of this request and type, whichever process created them.
 
         The answer is checked against the tags: with a provider that filters loosely, everything would seem to
-        exist already, and nothing would ever be bought.
+        exist already, and nothing would ever be launched.
         """
         wanted = {t.TAG_RAY_LAUNCH_REQUEST: t.request_tag(request_id), t.TAG_RAY_USER_NODE_TYPE: node_type}
         return {
@@ -77,14 +77,14 @@ class V1Calls:
         }
 
     def keeps_request_tags(self) -> bool:
-        """Returns whether any listed node carries the tag of its launch: then others would, too."""
+        """Return whether any listed node carries the tag of its launch: then others would, too."""
         return any(self._v1.node_tags(node_id).get(t.TAG_RAY_LAUNCH_REQUEST) for node_id in self._ids({}))
 
     # -- terminating ------------------------------------------------------------------------------
 
     @property
     def max_terminate(self) -> int | None:
-        """Returns how many ids one terminate call takes; None: any number."""
+        """Return how many ids one terminate call takes; None: any number."""
         limit = getattr(self._v1, "max_terminate_nodes", None)
         return limit if isinstance(limit, int) and limit > 0 else None
 
@@ -109,23 +109,23 @@ class V1Calls:
         return bool(ask()) if ask is not None else False
 
     def installs_runtime(self) -> bool:
-        """Returns what its config sets, or the class itself (an attribute of muster's, unknown to Ray)."""
+        """Return what its config sets, or the class itself (an attribute of muster's, unknown to Ray)."""
         config = getattr(self._v1, "provider_config", None)
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
 
     @cached_property
     def listed_within_s(self) -> float:
-        """Returns how long after its create call a machine may be listed first; the class may know better."""
+        """Return how long after its create call a machine may be listed first; the class may know better."""
         known = getattr(self._v1, "listed_within_s", None)
         return float(known) if isinstance(known, int | float) and 0 <= known < math.inf else LISTED_WITHIN_S
 
     def buys_offers(self) -> bool:
-        """Returns whether the class says that it buys in the zone and the market that it is given."""
+        """Return whether the class says that it buys in the zone and the market that it is given."""
         return bool(getattr(self._v1, "buys_offers", False))
 
     def listed(self) -> tuple[dict[CloudId, CloudInstance], dict[str, str]]:
-        """Returns every machine of the cluster, and what is wrong with single ones.
+        """Return every machine of the cluster, and what is wrong with single ones.
 
         A machine that cannot be read is listed as unmanaged: it exists, so its record must not end.
         """
@@ -145,7 +145,7 @@ class V1Calls:
         return machines, problems
 
     def _machine(self, node_id: str) -> CloudInstance | None:
-        """Returns a machine of the cluster; None for others."""
+        """Return a machine of the cluster; None for others."""
         tags: Mapping[str, str] = self._bare.node_tags(node_id)
         kind, node_type = tags.get(t.TAG_RAY_NODE_KIND), tags.get(t.TAG_RAY_USER_NODE_TYPE, "")
         if kind in _NOT_OURS:
@@ -166,7 +166,7 @@ class V1Calls:
         )
 
     def _ask(self, question: str, node_id: str) -> object:
-        """Returns a detail of a machine; None when the call fails, which is no reason to miss the machine."""
+        """Return a detail of a machine; None when the call fails: the machine still counts."""
         try:
             found: object = getattr(self._bare, question)(node_id)
         except KeyboardInterrupt:
@@ -231,7 +231,7 @@ class V1Machines(ClusterMachines):
         return str(self._shielded.external_ip(node_id) or "") or self.internal_ip(node_id)
 
     def _is_private(self, node_id: str) -> bool:
-        """Returns whether only the internal address is used, also from outside the cluster's network."""
+        """Return whether only the internal address is used, also from outside the cluster's network."""
         if not (self._use_internal_ips and self._use_external_head_ip):
             return self._use_internal_ips
         return self.tags(node_id).get(t.TAG_RAY_NODE_KIND) != t.NODE_KIND_HEAD
@@ -280,7 +280,7 @@ _DEFAULTS = ("ray.autoscaler.node_provider.", "muster.")
 
 
 def has_own_runner(provider: object) -> bool:
-    """Returns whether a v1 provider brings its own command runner, and not Ray's or none."""
+    """Return whether a v1 provider brings its own command runner, and not Ray's or none."""
     method = getattr(type(provider), "get_command_runner", None) or getattr(
         provider, "get_command_runner", None
     )
@@ -297,7 +297,7 @@ def own_runner(
     use_internal_ip: bool = True,
     docker: Mapping[str, Any] | None = None,
 ) -> CommandRunner:
-    """Returns a v1 provider's own runner of a machine; blocks as long as the provider does."""
+    """Return a v1 provider's own runner of a machine; blocks as long as the provider does."""
     try:
         theirs = provider.get_command_runner(
             log_prefix=f"{node_id}: ",

@@ -1,4 +1,4 @@
-"""Reads what an exception of a provider means: a FailureKind, and a line for users.
+"""Read what an exception of a provider means: a FailureKind, and a line for users.
 
 Providers raise what their cloud's library raises. The type, the code and the text are all there is to go by;
 what is not recognised is UNKNOWN, and is tried again later.
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def provider_call(call: Callable[[], T]) -> T:
-    """Calls a provider: whatever it raises is an Exception, but for Ctrl-C in the main thread."""
+    """Call a provider: whatever it raises is an Exception, but for Ctrl-C in the main thread."""
     try:
         return call_safely(call)
     except KeyboardInterrupt as error:
@@ -30,7 +30,7 @@ def provider_call(call: Callable[[], T]) -> T:
 
 
 class ShieldedProvider:
-    """A ShieldedProvider passes on what it is asked for; its methods raise nothing but Exceptions."""
+    """Passes on what it is asked for; its methods raise nothing but Exceptions."""
 
     def __init__(self, node_provider: Any) -> None:  # noqa: ANN401 - duck typed
         self._provider = node_provider
@@ -86,7 +86,7 @@ _STATUS_KINDS = {
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """Returns the best guess, from what was raised and then from what caused it."""
+    """Return the best guess, from what was raised and then from what caused it."""
     for part in _chain(error):
         kind = _kind_of_one(part)
         if kind is not FailureKind.UNKNOWN:
@@ -95,12 +95,12 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def kind_of_text(text: str) -> FailureKind:
-    """Returns the best guess from words alone."""
+    """Return the best guess from words alone."""
     return next((kind for kind, pattern in _PATTERNS if pattern.search(text)), FailureKind.UNKNOWN)
 
 
 def message_of(error: BaseException) -> str:
-    """Returns one line of bounded length; the category first, where the provider gave one."""
+    """Return one line of bounded length; the category first, where the provider gave one."""
     category, description = _attribute(error, "category"), _attribute(error, "description")
     if isinstance(category, str) and isinstance(description, str):
         text = f"{category}: {description}"
@@ -113,7 +113,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yields the error, then its causes; at most a few, because causes may refer to each other."""
+    """Yield the error, then its causes; at most a few, because causes may refer to each other."""
     current: BaseException | None = error
     for _ in range(5):
         if current is None:
@@ -143,7 +143,7 @@ def _kind_of_one(error: BaseException) -> FailureKind:
 
 
 def _code(error: BaseException) -> str:
-    """Returns the cloud's own code, as its library keeps it (`response` of AWS, `code`, `reason`)."""
+    """Return the cloud's own code, as its library keeps it (`response` of AWS, `code`, `reason`)."""
     response = _attribute(error, "response")
     inner = response.get("Error") if isinstance(response, dict) else None
     if isinstance(inner, dict) and "Code" in inner:
@@ -153,7 +153,7 @@ def _code(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int:
-    """Returns the HTTP status, where the error carries one; 0 otherwise."""
+    """Return the HTTP status, where the error carries one; 0 otherwise."""
     for name in ("status", "status_code", "code"):
         value = _attribute(error, name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -162,7 +162,7 @@ def _status(error: BaseException) -> int:
 
 
 def _attribute(error: BaseException, name: str) -> object:
-    """Returns what an error carries; None where it carries nothing, or nothing that can be read."""
+    """Return what an error carries; None where it carries nothing, or nothing that can be read."""
     try:
         return call_safely(lambda: getattr(error, name, None))
     except Exception:  # noqa: BLE001 - an error that is itself broken is still an error of the provider

@@ -40,7 +40,7 @@ _KEY = "provider.module"
 
 
 def usable_class(provider_config: Mapping[str, Any]) -> type[Any]:
-    """Returns the class of an external provider; ConfigError when it is not there or lacks methods."""
+    """Return the class of an external provider; ConfigError when it is not there or lacks methods."""
     found = external_class(provider_config.get("module"))
     missing = [name for name in NEEDED if not callable(getattr(found, name, None))]
     if missing:
@@ -53,7 +53,7 @@ def usable_class(provider_config: Mapping[str, Any]) -> type[Any]:
 
 
 def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:  # noqa: ANN401 - duck typed
-    """Returns the provider object; ConfigError names the wrong key and the fix."""
+    """Return the provider object; ConfigError names the wrong key and the fix."""
     found = usable_class(provider_config)
     try:
         return provider_call(lambda: found(dict(provider_config), cluster_name))
@@ -67,7 +67,7 @@ def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:
 
 
 def external_class(module: object) -> type[Any]:
-    """Returns the class that a dotted path names."""
+    """Return the class that a dotted path names."""
     if not isinstance(module, str) or not module:
         raise ConfigError(
             "is missing", path=_KEY, fix="name your class, for example my_package.my_module.MyProvider"

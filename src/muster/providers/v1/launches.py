@@ -28,18 +28,18 @@ SECOND_LOOK_S = 2.0  # a list may be late: what it lacks right after a create ca
 
 
 class ShortBatch(ProviderError):
-    """A ShortBatch is a create call that returned fewer machines than requested, without a reason."""
+    """A create call that returned fewer machines than requested, without a reason."""
 
     kind = "capacity"
 
 
 class UnreportedBatch(ShortBatch):
-    """An UnreportedBatch is a create call that returned None: only the list shows how many it made."""
+    """A create call that returned None: only the list shows how many it made."""
 
 
 @dataclass
 class _Order:
-    """An _Order is what was requested, and what has become of it."""
+    """What was requested, and what has become of it."""
 
     request_id: RequestId
     node_type: str
@@ -58,7 +58,7 @@ class _Order:
         return any(error is one for one in self.unclear)  # a foreign error may not even be comparable
 
     def batch_done(self, made: set[str], unfilled: list[BaseException]) -> bool:
-        """Returns whether this was the last batch."""
+        """Return whether this was the last batch."""
         with self.lock:
             self.made |= made
             self.unfilled += unfilled
@@ -67,7 +67,7 @@ class _Order:
 
 
 class V1LaunchQueue:
-    """A V1LaunchQueue takes requests at once and fills them on its pool."""
+    """Takes requests at once and fills them on its pool."""
 
     def __init__(
         self,
@@ -88,18 +88,18 @@ class V1LaunchQueue:
         self._lists_late = False
 
     def take(self, request_id: RequestId, shape: Mapping[str, int], offer: Offer | None = None) -> None:
-        """Takes a request; an id that was taken before changes nothing."""
+        """Take a request; an id that was taken before changes nothing."""
         wanted = ((node_type, count) for node_type, count in shape.items() if count > 0)
         orders = [_Order(request_id, node_type, count, offer) for node_type, count in wanted]
         self.requests.start(request_id, [partial(self._open, order) for order in orders], self._pool)
 
     def withdraw(self, request_id: RequestId) -> None:
-        """Makes no more create calls for a request."""
+        """Make no more create calls for a request."""
         if self.requests.is_open(request_id):
             self._withdrawn.add(request_id)
 
     def _open(self, order: _Order) -> None:
-        """Lists first: a request repeated after a restart may have been filled, in part or as a whole."""
+        """List first: a request repeated after a restart may have been filled, in part or as a whole."""
         try:
             launch = self._launch_of(order)
             order.made = self._calls.made_for(order.request_id, order.node_type)
@@ -151,7 +151,7 @@ class V1LaunchQueue:
             self._close(order, self._failed_units(order) if order.unfilled else [])
 
     def _failed_units(self, order: _Order) -> list[BaseException]:
-        """Returns an error for each machine that does not exist; errors with a reason come first."""
+        """Return an error for each machine that does not exist; errors with a reason come first."""
         told = [error for error in order.unfilled if not isinstance(error, UnreportedBatch)]
         told.sort(key=order.is_unclear)  # what surely failed is among the missing
         silent = len(order.unfilled) - len(told)
@@ -167,7 +167,7 @@ class V1LaunchQueue:
         return [*told, *order.unclear[-1:] * short]
 
     def _missing(self, order: _Order) -> tuple[int, bool]:
-        """Returns how many machines of the order are not known to exist, and whether to believe the list.
+        """Return how many machines of the order are not known to exist, and whether to believe the list.
 
         It is believed when it shows launch tags, of whichever request, and has not been late before: a
         provider that keeps no such tags never shows what it makes for a request.
@@ -180,7 +180,7 @@ class V1LaunchQueue:
         return max(0, order.count - len(order.made)), is_known
 
     def note_listed(self, machines: Collection[CloudInstance]) -> None:
-        """Closes orders whose machines are listed, or should be by now.
+        """Close orders whose machines are listed, or should be by now.
 
         A machine that is listed although its request was counted as short shows that lists are late.
         """

@@ -1,4 +1,4 @@
-"""Names the tags under which Ray's v1 providers keep what muster must know about a machine.
+"""Name the tags under which Ray's v1 providers keep what muster must know about a machine.
 
 All but three are Ray's own, so that a cluster tagged by one is read by the other. Constants and their forms.
 """
@@ -19,7 +19,7 @@ TAG_RAY_LAUNCH_CONFIG = "ray-launch-config"
 TAG_RAY_RUNTIME_CONFIG = "ray-runtime-config"
 TAG_RAY_FILE_MOUNTS_CONTENTS = "ray-file-mounts-contents"
 TAG_RAY_LAUNCH_REQUEST = "ray-launch-request"
-TAG_MUSTER_ZONE = "muster-zone"  # ours, like the next one: of a machine that was bought from an offer
+TAG_MUSTER_ZONE = "muster-zone"  # ours, like the next one: of a machine that was launched from an offer
 TAG_MUSTER_MARKET = "muster-market"
 TAG_MUSTER_HEAD = "muster-head"  # of a rack's host: the address of the head that has set it up
 
@@ -38,7 +38,7 @@ _RETRY = re.compile(r"(?P<base>.+)__(?P<attempt>\d+)_(?P<tick>.+)")
 
 
 def worker_tags(cluster_name: str, node_type: str, launch_hash: str, request_id: RequestId) -> dict[str, str]:
-    """Returns the tags that the create call itself gives to a new worker."""
+    """Return the tags that the create call itself gives to a new worker."""
     return {
         TAG_RAY_NODE_NAME: f"ray-{cluster_name}-worker",
         TAG_RAY_NODE_KIND: NODE_KIND_WORKER,
@@ -50,18 +50,18 @@ def worker_tags(cluster_name: str, node_type: str, launch_hash: str, request_id:
 
 
 def offer_tags(zone: str, market: str) -> dict[str, str]:
-    """Returns the tags of a machine that is bought in this zone, if any, and on this market."""
+    """Return the tags of a machine that is launched in this zone, if any, and on this market."""
     return {**({TAG_MUSTER_ZONE: zone} if zone else {}), TAG_MUSTER_MARKET: market}
 
 
 def request_tag(request_id: RequestId) -> str:
-    """Returns the request id as a tag: `r-7~2.t-9` becomes `r-7__2_t-9`, as clouds refuse `~` in labels."""
+    """Return the request id as a tag: `r-7~2.t-9` becomes `r-7__2_t-9`, as clouds refuse `~` in labels."""
     base, mark, retry = request_id.partition("~")
     return f"{base}__{retry.replace('.', '_', 1)}" if mark else request_id
 
 
 def request_of(tag: str | None) -> RequestId | None:
-    """Returns the request id in a tag; None where there is none."""
+    """Return the request id in a tag; None where there is none."""
     if not tag:
         return None
     retry = _RETRY.fullmatch(tag)
