@@ -29,7 +29,7 @@ available_node_types:
 
 
 class Gcs(GcsClient):
-    """Answers one (status key, version, version seen) after the other, the last for ever."""
+    """Answers one (status key, version, version seen) after the other, the last forever."""
 
     def __init__(self, *answers, address=ELSEWHERE):
         super().__init__(address)

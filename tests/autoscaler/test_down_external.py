@@ -1,4 +1,4 @@
-"""`muster down` of a cluster whose machines a provider bought: they are ended, or named and not forgotten."""
+"""`muster down` of a cluster whose machines a provider launched: terminated, or named."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ controller = ClusterController(ports, Ambient(clock, ids, Seed(0)))
 while True:
     held = controller.tick().ledger.instances.values()
     if sum(i.state.name == "ALLOCATED" and i.node_type == "cpu" for i in held) == 2:
-        print("bought", flush=True)
+        print("launched", flush=True)
     time.sleep(0.05)
 """
 
@@ -122,7 +122,7 @@ class Site:
             text=True,
             cwd=ROOT,
         )
-        assert self.monitor.stdout.readline() == "bought\n"
+        assert self.monitor.stdout.readline() == "launched\n"
         return self.monitor
 
     def kill(self):
@@ -151,14 +151,14 @@ def site(tmp_path, monkeypatch):
         made.monitor.stdout.close()
 
 
-BOUGHT = ["rack-1", "rack-2"]
+LAUNCHED = ["rack-1", "rack-2"]
 
 
 @pytest.mark.slow
 def test_the_machines_of_a_monitor_that_was_killed_are_ended_through_the_provider(site):
     site.start()
     site.kill()
-    assert (site.machines(), site.live_records()) == (BOUGHT, BOUGHT)
+    assert (site.machines(), site.live_records()) == (LAUNCHED, LAUNCHED)
     site.home.token.write_text("of the head that its user started")
     done = site.down()
     assert (done.exit_code, site.machines(), site.live_records()) == (0, [], [])
@@ -194,7 +194,7 @@ def test_machines_that_do_not_end_are_named_and_stay_in_the_ledger(site, monkeyp
     site.kill()
     (site.folder / "cloud" / "refuse").touch()
     done = site.down()
-    assert (done.exit_code, site.machines(), site.live_records()) == (3, BOUGHT, BOUGHT)
+    assert (done.exit_code, site.machines(), site.live_records()) == (3, LAUNCHED, LAUNCHED)
     why = "permission: PermissionError: not authorized to end"
     assert f": rack-1 ({why} rack-1); rack-2 ({why} rack-2)" in done.output
     (site.folder / "cloud" / "refuse").unlink()
@@ -208,7 +208,7 @@ def test_a_provider_that_cannot_be_built_stops_nothing_and_says_what_runs(site):
     record["provider"]["module"] = "nowhere.to.be.Found"
     site.home.cluster.write_text(json.dumps(record))
     done = site.down()
-    assert (done.exit_code, monitor.poll(), site.machines()) == (2, None, BOUGHT)
+    assert (done.exit_code, monitor.poll(), site.machines()) == (2, None, LAUNCHED)
     assert (": rack-1, rack-2; " in done.output, " 'nowhere'" in done.output) == (True, True)
 
 
@@ -217,7 +217,7 @@ def test_without_a_record_the_name_alone_is_refused_and_the_file_is_enough(site)
     site.start("no record")
     site.kill()
     done = site.down()
-    assert (done.exit_code, site.machines()) == (2, BOUGHT)
+    assert (done.exit_code, site.machines()) == (2, LAUNCHED)
     assert ("rack-1, rack-2; " in done.output, " FILE`" in done.output) == (True, True)
     done = site.down(str(site.file))
     assert (done.exit_code, site.machines()) == (0, [])

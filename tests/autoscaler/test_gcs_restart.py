@@ -1,4 +1,4 @@
-"""The GCS dies and comes back with its state, kept in a Redis: the same cluster, nothing is bought twice."""
+"""The GCS dies and returns with its state from Redis: the same cluster, nothing is launched twice."""
 
 from __future__ import annotations
 

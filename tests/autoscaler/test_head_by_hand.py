@@ -118,7 +118,7 @@ def test_a_head_by_hand_is_found_once_rays_own_autoscaler_is_gone(tmp_path, monk
         assert (head.state.name, head.node_type, head.node_id) == ("RAY_RUNNING", "chief", node.node_id), log
         assert (node.cloud_id, node.node_type, node.is_head) == (None, "", True)
 
-        # The monitor was killed: what it bought is ended all the same, and the head stays.
+        # The monitor was killed: what it launched is ended all the same, and the head stays.
         down = muster(tmp_path, "down", "byhand", "-y")
         said = down.communicate(timeout=200)[0]
         assert (down.returncode, machines(tmp_path)) == (0, []), said

@@ -201,6 +201,8 @@ def test_a_file_that_is_not_in_force_is_shown_while_that_lasts(scene, metrics):
 
 def test_launch_failures_are_counted_by_type_and_kind(scene, metrics):
     scene.tick()
+    for kind in ("capacity", "timeout"):  # `increase` misses a first failure that begins its series
+        assert values(metrics, "muster_launch_failures_total", NodeType="gpu", kind=kind) == 0
     scene.stage.provider.answers["launch"] = CapacityExhausted("sold out")
     scene.stage.runtime.demands = [demand({"GPU": 2})]
     scene.tick()

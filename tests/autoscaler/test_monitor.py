@@ -71,7 +71,7 @@ def test_a_slow_tick_is_not_repeated_at_every_look(monkeypatch):
 
 
 def polls_taking(scene, seconds):
-    """Lets polls take so many seconds, one after another, and the last one for ever after."""
+    """Let polls take so many seconds, one after another, and the last one forever after."""
     read, times = scene.loop.poll, iter(seconds)
     last = 0.0
 
@@ -309,7 +309,7 @@ def test_demand_and_nodes_that_come_or_go_cannot_wait():
 
 
 def probed(health: MonitorHealth, path: str) -> str:
-    """Returns the status of the answer to a probe; other paths are the application's."""
+    """Return the status of the answer to a probe; other paths are the application's."""
     said: list[str] = []
     app = health.beside(lambda environ, start: start("204 Metrics", []))
     app({"PATH_INFO": path}, lambda status, headers: said.append(status))

@@ -55,7 +55,7 @@ max_workers: 1
 idle_timeout_minutes: 0.05
 available_node_types:
   head: {resources: {CPU: 1}, node_config: {}}
-  worker: {resources: {CPU: 2, bought: 1}, max_workers: 1, labels: {tier: gold}, node_config: {}}
+  worker: {resources: {CPU: 2, launched: 1}, max_workers: 1, labels: {tier: gold}, node_config: {}}
 """
 # A task with a label, a gang and a size: every kind of demand that the GCS reports.
 DRIVER = """
@@ -67,18 +67,18 @@ from muster.errors import EngineMissing
 address = sys.argv[1]
 ray.init(address=address, logging_level="error", log_to_driver=False)
 told = {"version": ray.__version__}
-request_resources(bundles=[{"CPU": 2, "bought": 1}])
+request_resources(bundles=[{"CPU": 2, "launched": 1}])
 try:
     request_resources(bundles=[{"CPU": 1}], bundle_label_selectors=[{"tier": "gold"}])
 except EngineMissing as error:
     told["refused"] = str(error)
 
-@ray.remote(num_cpus=1, resources={"bought": 0.5}, label_selector={"tier": "gold"})
+@ray.remote(num_cpus=1, resources={"launched": 0.5}, label_selector={"tier": "gold"})
 def where():
     return ray.get_runtime_context().get_node_id()
 
 waiting = where.remote()
-group = placement_group([{"CPU": 1, "bought": 0.5}], strategy="STRICT_PACK")
+group = placement_group([{"CPU": 1, "launched": 0.5}], strategy="STRICT_PACK")
 while not told.get("seen"):
     status = get_cluster_status(address)
     asked = status.resource_demands
@@ -191,7 +191,7 @@ class PodsAsNodes:
 
 
 def kubeconfig(server, folder):
-    """Logs in with the Role that KubeRay 1.3 makes."""
+    """Log in with the Role that KubeRay 1.3 makes."""
     sections = {
         "clusters": [{"name": "c", "cluster": {"server": server.url}}],
         "users": [{"name": "u", "user": {"token": server.token("kuberay-1.3")}}],

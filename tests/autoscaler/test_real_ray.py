@@ -37,13 +37,13 @@ max_workers: 2
 idle_timeout_minutes: 0.05
 available_node_types:
   head: {resources: {CPU: 1}, node_config: {}}
-  worker: {resources: {CPU: 2, bought: 1}, max_workers: 2, node_config: {}}
+  worker: {resources: {CPU: 2, launched: 1}, max_workers: 2, node_config: {}}
 """
 TASK = """
 import json, time, ray
 ray.init(address={address!r}, logging_level="error", log_to_driver=False)
 
-@ray.remote(num_cpus=2, resources={{"bought": 1}})
+@ray.remote(num_cpus=2, resources={{"launched": 1}})
 def where():
     return ray.get_runtime_context().get_node_id()
 

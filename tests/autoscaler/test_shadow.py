@@ -106,16 +106,16 @@ def test_a_purchase_waits_for_the_real_node_and_is_bought_once(shadowed):
     shadowed.pass_time(2)
     shadowed.runtime.demands = [demand({"CPU": 2}, name="{CPU: 2}")]
     shadowed.pass_time(40)
-    assert (shadowed.summary.bought, shadowed.summary.waiting) == ({"small": 1}, 1)
+    assert (shadowed.summary.launched, shadowed.summary.waiting) == ({"small": 1}, 1)
     shadowed.join("n-1", **BUSY)
     shadowed.runtime.demands = []
     shadowed.pass_time(30)
     summary = shadowed.summary
-    assert (summary.bought, summary.came, summary.waiting) == ({"small": 1}, 1, 0)
+    assert (summary.launched, summary.came, summary.waiting) == ({"small": 1}, 1, 0)
     assert summary.cluster_added == {"small": 1}
     assert summary.waits_s == [pytest.approx(40, abs=2)]
-    (bought,) = [r for r in shadowed.heard.ticks[-1].ledger.instances.values() if r.node_type == "small"]
-    story = [change.state.name for change in bought.history]
+    (launched,) = [r for r in shadowed.heard.ticks[-1].ledger.instances.values() if r.node_type == "small"]
+    story = [change.state.name for change in launched.history]
     assert story == ["QUEUED", "REQUESTED", "ALLOCATED", "RAY_RUNNING"]
     assert re.fullmatch(r"shadow: .* 1 x small .* 1/h .* 1 x \{CPU: 2\}", shadowed.lines[0])
     assert re.match(r"shadow: .* n-1 .* small .* 4", shadowed.lines[1])
@@ -135,7 +135,7 @@ def test_a_node_of_another_type_stands_for_what_muster_would_have_bought(shadowe
     shadowed.pass_time(2)
     shadowed.runtime.demands = [demand({"CPU": 2}, 2)]
     shadowed.pass_time(10)
-    assert shadowed.summary.bought == {"small": 2}
+    assert shadowed.summary.launched == {"small": 2}
     shadowed.join("n-big", BIG, status=NodeStatus.RUNNING, available=amounts({"CPU": 4}))
     shadowed.runtime.demands = []
     shadowed.pass_time(60)
@@ -178,7 +178,7 @@ def test_a_node_that_is_used_again_after_its_end_would_have_been_bought_again(sh
     shadowed.change("n-1", **BUSY)
     shadowed.pass_time(20)
     summary = shadowed.summary
-    assert (summary.ended, summary.used_again, summary.bought) == ({"small": 1}, 1, {"small": 1})
+    assert (summary.ended, summary.used_again, summary.launched) == ({"small": 1}, 1, {"small": 1})
     assert shadowed.states() == [InstanceState.RAY_RUNNING] * 2
     shadowed.change("n-1", status=NodeStatus.IDLE, available=SMALL.resources, idle_s=1.0)
     shadowed.pass_time(100)
@@ -188,7 +188,7 @@ def test_a_node_that_is_used_again_after_its_end_would_have_been_bought_again(sh
 def test_nodes_that_were_there_are_neither_bought_nor_added(shadowed):
     shadowed.join("n-1", **BUSY)
     shadowed.pass_time(10)
-    assert (shadowed.summary.bought, shadowed.summary.cluster_added) == ({}, {})
+    assert (shadowed.summary.launched, shadowed.summary.cluster_added) == ({}, {})
     assert shadowed.states() == [InstanceState.RAY_RUNNING] * 2
 
 
@@ -216,7 +216,7 @@ def test_a_restart_keeps_purchases_and_sums(shadowed):
     shadowed.start()
     shadowed.clock.advance(1000.0)  # nobody watched: not on either bill
     shadowed.pass_time(10)
-    assert (shadowed.summary.bought, shadowed.summary.waiting) == (before.bought, 1)
+    assert (shadowed.summary.launched, shadowed.summary.waiting) == (before.launched, 1)
     assert shadowed.summary.watched_s == pytest.approx(18, abs=2)
     shadowed.join("n-1", **BUSY)
     shadowed.pass_time(3)
@@ -243,14 +243,14 @@ def test_a_repeated_launch_buys_nothing_more(shadowed):
     shadowed.pass_time(1)
     for _ in range(2):
         shadowed.world.launch("r-1", {"small": 2})
-    assert (shadowed.summary.bought, len(shadowed.world.list_instances())) == ({"small": 2}, 3)
+    assert (shadowed.summary.launched, len(shadowed.world.list_instances())) == ({"small": 2}, 3)
 
 
 def test_limits_of_the_file_hold_for_what_is_imagined(tmp_path):
     shadowed = Shadowed(tmp_path, node_type("small", {"CPU": 2}, max_nodes=2))
     shadowed.runtime.demands = [demand({"CPU": 2}, 9)]
     shadowed.pass_time(30)
-    assert shadowed.summary.bought == {"small": 2}
+    assert shadowed.summary.launched == {"small": 2}
     assert "price_per_hour" not in "\n".join(shadowed.summary.lines())
 
 

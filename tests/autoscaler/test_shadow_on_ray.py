@@ -102,10 +102,10 @@ def test_a_shadow_buys_and_ends_in_its_own_book_while_ray_scales_the_cluster(tmp
     assert shadow.returncode == 0, log
     assert (after, draining) == (before, frozenset())
     assert [key for key in new_keys if not key.startswith(OF_RAY)] == []
-    (worker,) = workers  # Ray has bought it and keeps it
+    (worker,) = workers  # Ray has launched it and keeps it
     assert worker.node_id == ran_on.stdout.strip()
     assert worker.status is not NodeStatus.DRAINING
-    assert (summary["bought"], summary["came"], summary["ended"]) == ({"worker": 1}, 1, {"worker": 1})
+    assert (summary["launched"], summary["came"], summary["ended"]) == ({"worker": 1}, 1, {"worker": 1})
     assert (summary["cluster_added"], summary["cluster_removed"]) == ({"worker": 1}, {})
     assert summary["ours"]["cost"] > 0
     assert "shadow: would launch 1 x worker at 3600/h each for 1 x {CPU: 1}" in log

@@ -16,7 +16,7 @@ from muster.errors import Unreachable
 
 
 class Worker:
-    """A Worker is a directory; `is_off`: it does not answer."""
+    """A directory; `is_off`: it does not answer."""
 
     def __init__(self, home):
         self.home, self.copies, self.is_off = home, 0, False

@@ -19,7 +19,7 @@ EVERYTHING = float("inf")
 
 @dataclass
 class Sold:
-    """One machine that was bought, with what is known of it from outside."""
+    """One machine that was launched, with what is known of it from outside."""
 
     cloud_id: str
     born: float
@@ -30,7 +30,7 @@ class Sold:
 
 
 class SmallCloud:
-    """A stage whose provider and runtime follow what is bought; every call of `run` is one tick."""
+    """A stage whose provider and runtime follow what is launched; every call of `run` is one tick."""
 
     def __init__(self, wanted: int, *, most: int = 0, tags: bool = True, lists_after_s=0.0, boots_s=20.0):
         self.wanted, self.tags, self.lists_after_s, self.boots_s = wanted, tags, lists_after_s, boots_s

@@ -248,5 +248,5 @@ def snapshots(draw, **options):
 
 
 def seeded_world(number: int, **options) -> Snapshot:
-    """World number `number`: the same for ever, and quick to make."""
+    """World number `number`: the same forever, and quick to make."""
     return WorldMaker(Seed(number).derive("strange world").choice, **options).world()

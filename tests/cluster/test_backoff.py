@@ -53,6 +53,13 @@ def test_what_needs_a_person_is_asked_less_often(kind):
     assert fail_again_and_again(kind, 6) == [60, 120, 240, 480, 600, 600]
 
 
+def test_a_lesser_failure_does_not_end_the_pause_of_a_graver_one():
+    """Found by seed 150300004 (ec2): a time-out let a type whose set-up had failed be launched again."""
+    health = after_failure(TypeHealth(), FailureKind.SETUP, "exit 7", 0.0, POLICY)
+    health = after_failure(health, FailureKind.UNKNOWN, "no node came", 8.0, POLICY)
+    assert (health.blocked_until, health.is_on_trial) == (60.0, True)
+
+
 @pytest.mark.parametrize("takes_s", [10.0, 300.0, 3600.0])
 def test_a_machine_that_takes_long_to_fail_does_not_shorten_the_pauses(takes_s):
     health, now, pauses = TypeHealth(), 0.0, []

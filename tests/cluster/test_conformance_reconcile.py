@@ -301,7 +301,7 @@ def test_rc31_dead_nodes_whose_machines_are_gone_cause_nothing():
 
 
 def test_a_head_that_restarts_takes_over_from_its_old_record():
-    """10 A1: in the reference the old head record stays RAY_RUNNING for ever."""
+    """10 A1: in the reference the old head record stays RAY_RUNNING forever."""
     nodes = [
         node("head", DEAD, is_head=True, node_type="head"),
         node("next", is_head=True, node_type="head", cloud_id="c-head"),

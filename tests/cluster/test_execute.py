@@ -85,7 +85,7 @@ def test_a_drain_that_is_under_way_stays_in_the_outbox(stage):
 
 
 def test_an_installation_that_is_under_way_stays_in_the_outbox(stage):
-    """Whoever is killed while a machine is set up finds the installation there, and goes on with it."""
+    """Whoever is killed while a machine is set up finds the installation there, and continues with it."""
     stage.installer.under_way = lambda request_id: request_id == "s-1"
     run(stage)
     assert stage.store.gone == [["r-1", "t-1", "d-1", "z-1"]]
@@ -163,7 +163,7 @@ def test_refused_drains_and_installations_come_back(stage):
 
 
 def test_a_refused_resize_is_over(stage, caplog):
-    """No record waits for it, so it must not be repeated for ever; the planner asks again if it wants to."""
+    """No record waits for it, so it must not be repeated forever; the planner asks again if it wants to."""
     stage.provider.answers["resize"] = ProviderError("too big")
     stage.resizer.answers["resize"] = ProviderError("no")
     inbox = run(stage, actions=(RESIZE, COUNT))

@@ -1,4 +1,4 @@
-"""Lists that come late or lack machines, through the whole loop: nothing is bought twice, nothing is lost."""
+"""Lists that are late or lack machines, through the whole loop: nothing launched twice, nothing lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_list_that_fails_in_two_of_three_ticks_buys_nothing_twice():
 
 
 def test_a_list_that_never_shows_a_machine_ends_the_wait_and_not_the_node():
-    """Somebody's own node of our type, joined while we wait: ours is bought, theirs is left alone."""
+    """Somebody's own node of our type, joined while we wait: ours is launched, theirs is left alone."""
     cloud = SmallCloud(1, most=1, boots_s=100.0)
     cloud.lists_after_s = 50.0
     theirs = node_report("n-hand", node_type="cpu", cloud_id="i-hand", available=BUSY)

@@ -206,7 +206,7 @@ def test_a_report_older_than_one_already_seen_is_ignored_for_a_while():
     eye.observe()
     stage.runtime.answers["read"] = RuntimeReport(version=8)
     assert eye.observe()[0].runtime is None
-    stage.clock.advance(spec().timeouts.listing_grace_s + 1)  # the runtime was restarted and counts anew
+    stage.clock.advance(spec().timeouts.listing_grace_s + 1)  # the runtime was restarted and counts again
     assert eye.observe()[0].runtime.version == 8
     assert eye.observe()[0].runtime.version == 8
 

@@ -1,4 +1,4 @@
-"""Ways to stop the reference's loop (spec 9.1 and 10.1): here each is set aside, and the rest goes on.
+"""Ways to stop the reference's loop (spec 9.1 and 10.1): here each is set aside, and the rest continues.
 
 Every world also has the record "fine", whose node has just come up: its progress is asserted each time.
 """
@@ -315,8 +315,11 @@ def test_7_a_history_that_does_not_say_since_when_starts_the_clock_now(state, hi
     states, plan = tick(seen)
     assert states == {"odd": state.name, "fine": "RAY_RUNNING"}
     assert sources(plan) == [ODD]
-    mended = after(seen, plan)["odd"]
-    assert mended.history == (*history, StatusChange(state, NOW, "history was incomplete: counted from here"))
+    repaired = after(seen, plan)["odd"]
+    assert repaired.history == (
+        *history,
+        StatusChange(state, NOW, "history was incomplete: counted from here"),
+    )
     assert sources(reconcile(following(seen, plan))) == []
 
 

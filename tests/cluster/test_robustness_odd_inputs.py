@@ -1,4 +1,4 @@
-"""More odd inputs: doubled ids, absurd counts, ports nobody can read. Set aside; the rest goes on."""
+"""More odd inputs: doubled ids, absurd counts, ports nobody can read. Set aside; the rest continues."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def test_machines_without_a_price_cost_nothing(price):
     ],
 )
 def test_a_machine_is_billed_by_the_terms_of_its_offer(terms, used_s, paid_s):
-    bought = record("a", S.RAY_RUNNING, history=LIFE, price_per_hour=3600.0, offer=Offer(**terms))
-    assert cost_of(bought, 200.0 + used_s) == pytest.approx(paid_s)
+    launched = record("a", S.RAY_RUNNING, history=LIFE, price_per_hour=3600.0, offer=Offer(**terms))
+    assert cost_of(launched, 200.0 + used_s) == pytest.approx(paid_s)
 
 
 def test_wishes_cost_nothing():
@@ -84,8 +84,8 @@ def test_the_price_is_the_one_of_the_day_it_was_bought():
     """A wish may wait; the price that counts is the config's when the machine is asked for."""
     seen = world([record("q", S.QUEUED, price_per_hour=1.0)], spec=spec(node_type("cpu", price_per_hour=2.0)))
     plan = reconcile(seen)
-    (bought,) = plan.writes
-    assert (bought.state, bought.price_per_hour) == (S.REQUESTED, 2.0)
+    (launched,) = plan.writes
+    assert (launched.state, launched.price_per_hour) == (S.REQUESTED, 2.0)
     dearer = following(seen, plan, spec=spec(node_type("cpu", price_per_hour=9.0)))
     arrived = following(dearer, reconcile(dearer), cloud={**seen.cloud, "c-x": machine("x")})
     (bound,) = reconcile(arrived).writes

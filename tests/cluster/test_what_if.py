@@ -130,8 +130,10 @@ def test_the_running_loop_decides_and_explains_the_same():
     )
     answer = what_if(spec, wanted)
     acted = reconcile(as_seen_by_the_loop(spec, wanted.nodes, wanted))
-    bought = Counter(record.node_type for record in acted.writes if record.instance_id not in {"h", "w", "z"})
-    assert bought == Counter(answer.packing.launch) == Counter(cpu=2)
+    launched = Counter(
+        record.node_type for record in acted.writes if record.instance_id not in {"h", "w", "z"}
+    )
+    assert launched == Counter(answer.packing.launch) == Counter(cpu=2)
     assert [drain.instance_id for drain in acted.actions if isinstance(drain, Drain)] == ["z"]
     assert [removal.instance_id for removal in answer.packing.removals] == ["z"]
     planned = [verdict for verdict in answer.verdicts if verdict.subject is Subject.DEMAND]

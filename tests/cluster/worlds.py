@@ -54,7 +54,7 @@ def record(name: str, state: InstanceState, *, since: float = NOW, **changes: ob
 
 def unreported(*names: str) -> Memory:
     """What is remembered of records whose nodes the reports have lacked for longer than the grace."""
-    return Memory(unreported=dict.fromkeys(names, (NOW - 31.0, NOW - 1.0)))
+    return Memory(unreported=dict.fromkeys(names, (NOW - 31.0, NOW - 1.0, NOW - 31.0)))
 
 
 def past(*steps: tuple[InstanceState, float]) -> tuple[StatusChange, ...]:

@@ -23,7 +23,7 @@ _ROOTS = re.compile(r"/(latest|computeMetadata|metadata)/")
 
 
 class MetadataService:
-    """A MetadataService answers a path with a text, a status, or 404; as the real ones it wants headers.
+    """Answers a path with a text, a status, or 404; as the real ones it wants headers.
 
     One service can be that of many machines: `address_of_each` has {id} for the machine's name, and answers
     of one machine are put with `machine`.
@@ -41,7 +41,7 @@ class MetadataService:
         return f"{self.address}/{{id}}"
 
     def put(self, path: str, answer: object, machine: str = "") -> None:
-        """Sets an answer: a text, a status, plain data; None removes it. Those who wait get it at once."""
+        """Set an answer: a text, a status, plain data; None removes it. Those who wait get it at once."""
         path = f"/{machine}{path}" if machine else path
         with self.changed:
             if answer is None:
@@ -75,7 +75,7 @@ class MetadataService:
 
 
 def within(path: str) -> str:
-    """Returns a path without the name of the machine that it is for."""
+    """Return a path without the name of the machine that it is for."""
     found = _ROOTS.search(path)
     return path[found.start() :] if found else path
 

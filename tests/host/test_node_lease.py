@@ -62,7 +62,7 @@ def test_the_watcher_holds_while_the_head_answers_and_then_ends_the_node_and_fre
     assert (other.poll(), lock.exists()) == (None, False)
     other.kill()
     other.wait()
-    assert "asking the node to end" in said and said.endswith("the host is given back\n")
+    assert "asking the node to end" in said and said.endswith("the host is released\n")
     assert memory_kb < 40_000
 
 

@@ -1,4 +1,4 @@
-"""Carries bytes between standard input and output and a TCP port: a proxy command for tests."""
+"""Carry bytes between standard input and output and a TCP port: a proxy command for tests."""
 
 import os
 import selectors

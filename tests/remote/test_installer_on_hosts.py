@@ -25,7 +25,7 @@ TIMING = Timing(interval_s=0.1, ready_s=PATIENCE_S)
 
 @pytest.fixture
 def rack(hosts, tmp_path):
-    """Yields a function that makes an installer for a set-up; what it started is closed."""
+    """Yield a function that makes an installer for a set-up; what it started is closed."""
     made = []
 
     def make(setup: NodeSetup):

@@ -45,7 +45,7 @@ def test_the_line_starts_one_watcher_and_repeating_it_replaces_it(tmp_path):
         return found
 
     def wait_for(is_wanted):
-        """Returns what was seen: a watcher that starts a program is two for a moment."""
+        """Return what was seen: a watcher that starts a program is two for a moment."""
         give_up = time.monotonic() + 60
         while not is_wanted(found := watchers()):
             assert time.monotonic() < give_up, found

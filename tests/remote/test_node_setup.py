@@ -213,7 +213,7 @@ def wait_until(condition) -> None:
 
 @pytest.fixture
 def installed(tmp_path):
-    """Makes an installer over scripted machines; every machine has a runner of its own."""
+    """Make an installer over scripted machines; every machine has a runner of its own."""
     made = []
 
     def make(answers=None, *, takes_s=0.0):

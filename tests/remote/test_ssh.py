@@ -33,7 +33,7 @@ def login(hosts, number: int = 0, **fields) -> Host:
 
 
 def run(hosts, work):
-    """Runs a coroutine in the controller's network."""
+    """Run a coroutine in the controller's network."""
     with hosts.inside():
         return asyncio.run(asyncio.wait_for(work, PATIENCE_S))
 
@@ -298,7 +298,7 @@ def test_a_forked_process_has_a_control_directory_of_its_own(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 1)
     there = control_directory()
     there.rmdir()
-    assert there != here and control_directory() == there and there.is_dir()  # made anew
+    assert there != here and control_directory() == there and there.is_dir()  # made again
     there.rmdir()
 
 

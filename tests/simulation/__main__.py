@@ -1,4 +1,4 @@
-"""Runs seeds: `python -m tests.simulation run|replay|sweep`."""
+"""Run seeds: `python -m tests.simulation run|replay|sweep`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.simulation.ec2.run import Ec2Run
 from tests.simulation.kuberay.run import KubeRayRun
 from tests.simulation.rack.run import RackRun
 from tests.simulation.run import Report, SeedRun, sweep
+from tests.simulation.slurm.run import SlurmRun
 from tests.simulation.trace import HEADER
 from tests.simulation.v1_cloud import V1Run
 
@@ -22,6 +23,7 @@ _CLOUDS: dict[str, type[SeedRun]] = {
     "ec2": Ec2Run,
     "kuberay": KubeRayRun,
     "rack": RackRun,
+    "slurm": SlurmRun,
     "v1": V1Run,
 }
 _CLOUD = click.option(
@@ -29,7 +31,7 @@ _CLOUD = click.option(
     type=click.Choice(tuple(_CLOUDS)),
     default="any",
     show_default=True,
-    help="Where machines come from: a plain cloud, or a simulated EC2, RayCluster or rack.",
+    help="Where machines come from: a plain cloud, or a simulated EC2, RayCluster, rack or Slurm.",
 )
 _JOINT = click.option("--joint", is_flag=True, help="With tuners and their trials in the same world.")
 _VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print every tick, also those without changes.")

@@ -1,4 +1,4 @@
-"""Checks safety: properties that hold after every tick, whatever went wrong. One property each.
+"""Check safety: properties that hold after every tick, whatever went wrong. One property each.
 
 A check takes the cluster and yields what is wrong with it, as text. Those that must remember something from
 tick to tick are objects. `safety_checks()` makes a fresh set for one run; `money.py` has those about money.
@@ -16,7 +16,7 @@ from tests.simulation.setups import FailedSetupsPause
 from muster.base.ids import InstanceId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.model import FailureKind, Instance, NodeKind, NodeStatus, StopCause, health_key
-from muster.cluster.plan import Drain, Launch, Subject, base_id
+from muster.cluster.plan import Drain, Launch, Plan, Subject, base_id
 from muster.cluster.rules.resize import AGAIN_S
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.cluster.tasks import SimNode
@@ -110,7 +110,7 @@ STAYING = frozenset({_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _
 
 
 def safety_checks() -> tuple[Check, ...]:
-    """Returns every safety property but those about money, for one run."""
+    """Return every safety property but those about money, for one run."""
     return (
         the_loop_lives,
         no_machine_has_two_owners,
@@ -133,7 +133,7 @@ def safety_checks() -> tuple[Check, ...]:
 
 
 def the_loop_lives(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that no input stops the loop, and that no rule has to be switched off."""
+    """Check that no input stops the loop, and that no rule has to be switched off."""
     if cluster.problem:
         yield cluster.problem
     for note in cluster.plan.quarantined if cluster.plan else ():
@@ -142,7 +142,7 @@ def the_loop_lives(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def no_machine_has_two_owners(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that at most one live record owns a machine."""
+    """Check that at most one live record owns a machine."""
     owners = Counter(i.cloud_id for i in cluster.store.live.values() if i.cloud_id and i.state in ON_CLOUD)
     for cloud_id, count in owners.items():
         if count > 1:
@@ -150,7 +150,7 @@ def no_machine_has_two_owners(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def no_machine_is_forgotten(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that every existing machine in a committed listing has an owner.
+    """Check that every existing machine in a committed listing has an owner.
 
     One that is listed without its type, for no request that is known, cannot be used: it is reported.
     """
@@ -167,11 +167,10 @@ def no_machine_is_forgotten(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def no_launch_goes_over_a_limit(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that, when machines are requested, those that stay are within the limits of that tick."""
+    """Check that, when machines are requested, those that stay are within the limits of that tick."""
     for commit in cluster.store.commits:
-        added = {
-            i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_request(i)
-        }
+        new = [i for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_request(i)]
+        added = {i.node_type for i in new if not waits_again(i, commit.plan)}
         if not added:
             continue
         staying = [i for i in cluster.store.live.values() if i.state in STAYING and _is_ours(i)]
@@ -187,7 +186,7 @@ def no_launch_goes_over_a_limit(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def nodes_of_removed_types_stay_until_idle(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that no node is drained with a deadline because its type has left the config."""
+    """Check that no node is drained with a deadline because its type has left the config."""
     for commit in cluster.store.commits:
         for drain in commit.plan.actions:
             if isinstance(drain, Drain) and drain.cause in _BY_LIMIT:
@@ -200,8 +199,13 @@ _BY_LIMIT = frozenset({StopCause.OUTDATED, StopCause.MAX_NODES, StopCause.MAX_NO
 
 
 def _is_ours(instance: Instance) -> bool:
-    """Returns whether the machine stays, and is not that of a node which may be somebody's own."""
+    """Return whether the machine stays, and is not that of a node which may be somebody's own."""
     return not instance.cancelled and not (instance.provisional and instance.launch_request_id is None)
+
+
+def waits_again(record: Instance, plan: Plan) -> bool:
+    """Return whether a new record has the request of an earlier one: it launches nothing."""
+    return record.requested_at is not None and record.requested_at < plan.at
 
 
 def _is_request(instance: Instance) -> bool:
@@ -209,7 +213,7 @@ def _is_request(instance: Instance) -> bool:
 
 
 def busy_nodes_are_drained_first(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that no machine is given up while its node works, unless a drain's deadline has passed.
+    """Check that no machine is given up while its node works, unless a drain's deadline has passed.
 
     Checked when the decision is written: it cannot be taken back when a node restarts on the machine later.
     The controller cannot know a node that no report showed, unless it did not read the report.
@@ -247,7 +251,7 @@ def _is_drained(cluster: FaultyCluster, node: SimNode) -> bool:
 
 
 def _is_unpaid(cluster: FaultyCluster, record: Instance) -> bool:
-    """Returns whether a used-up budget ends it: its node was not known as its own, or was asked in time."""
+    """Return whether a used-up budget ends it: its node was not known as its own, or was asked in time."""
     if record.stop_cause is not StopCause.BUDGET:
         return False
     asked, stopped = record.entered(_S.RAY_STOP_REQUESTED), record.entered(_S.RAY_STOPPED)
@@ -289,7 +293,7 @@ class OnlyWhatIsLeavingIsTerminated:
 
 
 def the_head_is_left_alone(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that the head is never terminated or drained."""
+    """Check that the head is never terminated or drained."""
     heads = {m.cloud_id for m in cluster.cloud.machines.values() if m.kind is NodeKind.HEAD}
     if any(cloud_id in heads for _, cloud_id in cluster.cloud.terminated):
         yield "the head was terminated"
@@ -299,7 +303,7 @@ def the_head_is_left_alone(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def nodes_joined_by_hand_are_left_alone(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that a node that somebody joined by hand is never drained, nor its machine terminated."""
+    """Check that a node that somebody joined by hand is never drained, nor its machine terminated."""
     theirs = {machine.cloud_id for machine in cluster.joined_by_hand}
     if theirs and any(cloud_id in theirs for _, cloud_id in cluster.cloud.terminated):
         yield "a machine that somebody joined by hand was terminated"
@@ -313,7 +317,7 @@ def nodes_joined_by_hand_are_left_alone(cluster: FaultyCluster) -> Iterator[str]
 
 
 def states_follow_the_table(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that every record follows the table of transitions."""
+    """Check that every record follows the table of transitions."""
     for commit in cluster.store.commits:
         for after in commit.plan.writes:
             yield from _bad_hops(after.instance_id, commit.before[after.instance_id], after)
@@ -358,7 +362,7 @@ class VersionsGrow:
 
 
 def requests_are_resolved_in_time(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that with a listing and a report no request waits too long; else nobody knows if it is needed.
+    """Check that with a listing and a report no request waits too long; else nobody knows if it is needed.
 
     Where machines are listed late, a launch may wait in the provider for as long as a listing takes.
     """
@@ -373,7 +377,7 @@ def requests_are_resolved_in_time(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def verdicts_add_up(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that every request of every named demand and gang in the report has exactly one reason."""
+    """Check that every request of every named demand and gang in the report has exactly one reason."""
     plan, report = cluster.plan, cluster.runtime.report_read
     if plan is None or report is None or not plan.verdicts:
         return
@@ -394,7 +398,7 @@ class SizesAreSafe:
 
     def __init__(self) -> None:
         self._seen = self._restores = 0
-        # By record: a machine whose node starts anew may get another one, and is tried once more then.
+        # By record: a machine whose node starts again may get another one, and is tried once more then.
         self._failed: dict[InstanceId, float] = {}
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
@@ -446,7 +450,7 @@ class SizesAreSafe:
 
 
 def _is_shown(cluster: FaultyCluster, record: Instance) -> bool:
-    """Returns whether this tick could end a change: it saw the machine's size and what its node counts."""
+    """Return whether this tick could end a change: it saw the machine's size and what its node counts."""
     machines, report = cluster.cloud.listed or {}, cluster.runtime.report_read
     readable = (n.node_id for n in report.nodes if n.status is not NodeStatus.UNSPECIFIED) if report else ()
     return record.cloud_id in machines and record.node_id in readable

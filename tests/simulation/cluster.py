@@ -27,7 +27,7 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 
 @dataclass(frozen=True)
 class ClockChange:
-    """A ClockChange is a controller whose time differs from that of the one before by more than what passed.
+    """A controller whose time differs from that of the one before by more than what passed.
 
     Time inside a controller is steady; only a start reads the wall clock again, or stands still behind the
     ledger. What began before such a start may seem longer or shorter than it was; what began later is exact.
@@ -52,7 +52,7 @@ class EditedSpec(SimSpec):
         self.edits: list[str] = []
 
     def edit(self, draw: Stream) -> None:
-        """Changes the config as a user would: one drawn change to one worker type, or to the whole."""
+        """Change the config as a user would: one drawn change to one worker type, or to the whole."""
         workers = self.spec.node_types[1:]
         if not workers:
             return
@@ -71,7 +71,7 @@ class EditedSpec(SimSpec):
         self._put(chosen, replace(chosen, price_per_hour=price), f"{chosen.name} costs ${price}/h")
 
     def _offer(self, chosen: NodeType, draw: Stream) -> None:
-        """Changes the limit of an offer, or removes it, as long as another one is left."""
+        """Change the limit of an offer, or remove it, as long as another one is left."""
         offer = draw.choice(chosen.offers)
         if len(chosen.offers) > 1 and draw.random() < 0.3:
             kept = tuple(o for o in chosen.offers if o is not offer)
@@ -81,11 +81,11 @@ class EditedSpec(SimSpec):
             self._put_offer(chosen, offer, replace(offer, max_nodes=most), f"at most {most}")
 
     def offers(self) -> list[tuple[NodeType, Offer]]:
-        """Returns every offer of the config with its type."""
+        """Return every offer of the config with its type."""
         return [(known, offer) for known in self.spec.node_types for offer in known.offers]
 
     def reprice_offer(self, draw: Stream) -> None:
-        """Changes the price of an offer, as an edit of the price file does; the cloud charges it too."""
+        """Change the price of an offer, as an edit of the price file does; the cloud charges it too."""
         known, offer = draw.choice(self.offers())
         price = round((offer.price_per_hour or 1.0) * draw.uniform(0.4, 2.5), 3)
         self._sells.prices[health_key(known.name, offer.name)] = price
@@ -182,12 +182,12 @@ class FaultyCluster(SimulatedCluster):
         self.runtime.last_report = None
 
     def keep_copy(self) -> None:
-        """Copies the ledger, as a monitor does after every tick."""
+        """Copy the ledger, as a monitor does after every tick."""
         if isinstance(self.store.inner, MemoryInstanceStore):
             self.copies.append((self.store.inner.copy(), dict(self.store.records)))
 
     def lose_head(self, ticks_ago: int) -> None:
-        """Ends the head's machine and every node; a new head starts from the ledger as it was so long ago."""
+        """End the head's machine and every node; a new head starts from the ledger as it was so long ago."""
         if not self.copies:
             return
         self._forget_nodes()
@@ -206,7 +206,7 @@ class FaultyCluster(SimulatedCluster):
         self._start_head()
 
     def replace_head(self, old_listed_s: float) -> None:
-        """Ends the head's machine, which stays listed, and every node; a new head has the same ledger."""
+        """End the head's machine, which stays listed, and every node; a new head has the same ledger."""
         self._forget_nodes()
         for machine in self.cloud.alive():
             if machine.kind is NodeKind.HEAD:
@@ -226,22 +226,22 @@ class FaultyCluster(SimulatedCluster):
             self.clock_changes.append(ClockChange(self.world.time, plan.at, ahead_s))
 
     def ran_ahead_s(self, since_plan: float) -> float:
-        """Returns by how much too long the time since then, by the controllers' clock, may seem to them."""
+        """Return by how much too long the time since then, by the controllers' clock, may seem to them."""
         return sum(max(0.0, c.ahead_s) for c in self.clock_changes if c.plan_at > since_plan)
 
     def stood_still_s(self, since: float) -> float:
-        """Returns for how much of the true time since then the controllers' clock stood still."""
+        """Return for how much of the true time since then the controllers' clock stood still."""
         return sum(max(0.0, -c.ahead_s) for c in self.clock_changes if c.at > since)
 
     def restart_node(self, machine: CloudMachine, after_s: float) -> None:
-        """Ends the runtime's process on this machine and starts it again under a new id."""
+        """End the runtime's process on this machine and starts it again under a new id."""
         node = self.runtime.node_on(machine)
         if node is not None:
             self.runtime.kill_node(node)
             self.world.after(after_s, lambda: self.join(machine))
 
     def join_by_hand(self, draw: Stream, for_s: float) -> None:
-        """Lets somebody join a node of their own for a while, with or without a type and a cloud id."""
+        """Let somebody join a node of their own for a while, with or without a type and a cloud id."""
         number = len(self.joined_by_hand) + 1
         name = draw.choice(("", *sorted(self.cloud.sells.types)))
         machine = CloudMachine(CloudId(f"hand-{number}"), name, 0.0, self.world.time, up=True)
@@ -258,7 +258,7 @@ class FaultyCluster(SimulatedCluster):
 
 
 def restart_from(store: SimStore, inner: MemoryInstanceStore, records: Mapping[InstanceId, Instance]) -> None:
-    """Continues from an older ledger and the records of then, as if nothing had been written since."""
+    """Continue from an older ledger and the records of then, as if nothing had been written since."""
     store.inner, store.committed, store.newest = inner, None, None
     store.commits.clear()
     store.records = {**records, **{record.instance_id: record for record in inner.find()}}

@@ -1,4 +1,4 @@
-"""Runs a scripted day once for every moment at which the controller can be killed.
+"""Run a scripted day once for every moment at which the controller can be killed.
 
 The day has no faults of its own: bursts of work, a gang, a sold-out type, a lowered limit, machines that go
 idle. `run_day(k)` kills the controller right after its k-th store write or provider call and starts a
@@ -62,11 +62,11 @@ class CountingCrashPoints(CrashPoints):
 
 @dataclass(frozen=True)
 class FinalState:
-    """A FinalState is the cluster at the end of the day."""
+    """The cluster at the end of the day."""
 
     machines: Mapping[str, int]  # by type
     records: Mapping[tuple[str, str], int]  # live ones, by state and type
-    bought: Mapping[str, int]  # by type, over the whole day
+    launched: Mapping[str, int]  # by type, over the whole day
     unowned: int
     doubled: int
     pending: int
@@ -74,7 +74,7 @@ class FinalState:
 
 @dataclass(frozen=True)
 class CrashRun:
-    """A CrashRun is one run of the day: its final state, its kill points, and what was wrong with it."""
+    """One run of the day: its final state, its kill points, and what was wrong with it."""
 
     final_state: FinalState
     kill_points: tuple[str, ...]
@@ -83,7 +83,7 @@ class CrashRun:
 
 
 def run_day(fatal: int | None = None, open_store: OpenStore | None = None) -> CrashRun:
-    """Runs the whole day; the controller dies right after kill point number `fatal` (the first is 1)."""
+    """Run the whole day; the controller dies right after kill point number `fatal` (the first is 1)."""
     crash_points = CountingCrashPoints(fatal)
     cluster = FaultyCluster(Seed(1), _options(), Faults.none(), open_store, crash_points)
     _schedule_events(cluster)
@@ -151,7 +151,7 @@ def _final_state(cluster: FaultyCluster) -> FinalState:
         records=dict(
             sorted(Counter((r.state.name, r.node_type) for r in cluster.store.live.values()).items())
         ),
-        bought=dict(sorted(Counter(m.node_type for m in cluster.cloud.machines.values()).items())),
+        launched=dict(sorted(Counter(m.node_type for m in cluster.cloud.machines.values()).items())),
         unowned=sum(owners[m.cloud_id] == 0 for m in alive),
         doubled=sum(count > 1 for count in owners.values()),
         pending=cluster.runtime.pending_tasks() + len(cluster.runtime.pending_gangs()),

@@ -1,4 +1,4 @@
-"""Draws what may go wrong, and how often in this run.
+"""Draw what may go wrong, and how often in this run.
 
 The seed turns each kind on or off and draws its rate (swarm testing: runs differ in kind, not only in luck).
 """
@@ -69,7 +69,7 @@ ADDED: Mapping[str, tuple[float, float]] = {
     "refusal_names_offer": (0.2, 0.8),  # per machine refused, with offers: the failure says which one
     "head_lost": (0.002, 0.015),  # per tick: head and nodes are gone; a new head has an older ledger
     "resize_refused": (0.05, 0.4),  # per call: a ProviderError, of the kind that passes or not
-    "resize_broken": (0.02, 0.3),  # per call: an exception that is no ProviderError
+    "resize_broken": (0.02, 0.3),  # per call: an exception that is not a ProviderError
     "resize_lost": (0.02, 0.2),  # per call: accepted and forgotten
     "resize_put_off": (0.05, 0.5),  # per growth: the host has no room now, and may say how much it has
     "resize_fails": (0.05, 0.4),  # per growth: an error of the host, perhaps after half of it
@@ -88,7 +88,7 @@ KINDS = (*EVERY_CALL, *EVERY_TICK, *ADDED)
 
 
 def draw_faults(seed: Seed) -> Faults:
-    """Draws about half of the kinds, each with its own rate; one run in twelve has none at all."""
+    """Draw about half of the kinds, each with its own rate; one run in twelve has none at all."""
     draw = seed.derive("sim.faults")
     none_at_all = draw.random() < 1 / 12
     rates = {}

@@ -1,4 +1,4 @@
-"""Puts invalid entries into the reports of a simulated runtime."""
+"""Put invalid entries into the reports of a simulated runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
 
 
 def corrupt(report: RuntimeReport, draw: Stream) -> RuntimeReport:
-    """Returns the same report with one invalid entry in it."""
+    """Return the same report with one invalid entry in it."""
     return draw.choice(_CORRUPTIONS)(report)
 
 

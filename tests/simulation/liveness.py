@@ -1,4 +1,4 @@
-"""Checks liveness: once the faults have stopped, the cluster comes to rest in a sensible state.
+"""Check liveness: once the faults have stopped, the cluster comes to rest in a sensible state.
 
 `unsettled(cluster)` yields what still changes. At rest every demand is met or truthfully explained,
 every machine has its record and its node, nothing is in a passing state, minimums are reached, nothing is
@@ -25,7 +25,7 @@ IDLE_SLACK_S = 60.0
 
 
 def unsettled(cluster: FaultyCluster) -> Iterator[str]:
-    """Yields what is not in its final state; nothing when the cluster is at rest."""
+    """Yield what is not in its final state; nothing when the cluster is at rest."""
     if cluster.plan is None:
         yield "the controller is not running"
         return
@@ -56,7 +56,7 @@ def _unexplained_demand(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def _largest_need(gang: GangWork) -> Resources:
-    """Returns what one node must hold: a bundle, or all of them for STRICT_PACK."""
+    """Return what one node must hold: a bundle, or all of them for STRICT_PACK."""
     shape = gang.tasks[0].like.shape
     return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
 
@@ -64,7 +64,7 @@ def _largest_need(gang: GangWork) -> Resources:
 def _untrue(
     cluster: FaultyCluster, name: str, given: Sequence[Verdict], fitting: Sequence[NodeType]
 ) -> Iterator[str]:
-    """Yields pending demand whose explanation is missing, temporary or wrong."""
+    """Yield pending demand whose explanation is missing, temporary or wrong."""
     if not given:
         yield f"{name}: no explanation"
     for verdict in given:
@@ -87,14 +87,14 @@ def _holds(cluster: FaultyCluster, reason: Reason, fitting: Sequence[NodeType]) 
 
 
 def _is_sold_out(cluster: FaultyCluster, known: NodeType) -> bool:
-    """Returns whether every offer of the type is at its maximum, as the ledger counts."""
+    """Return whether every offer of the type is at its maximum, as the ledger counts."""
     held = Counter(i.offer_name for i in cluster.store.live.values() if i.node_type == known.name)
     most = ((held[offer.name], offer.max_nodes) for offer in known.offers)
     return bool(known.offers) and all(limit is not None and count >= limit for count, limit in most)
 
 
 def _holders(cluster: FaultyCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
-    """Returns the types that could hold one such request; the head's type cannot be bought again."""
+    """Return the types that could hold one such request; the head's type cannot be launched again."""
     may_grow = cluster.cloud.traits().resizable
     types = [t if may_grow else replace(t, resize=None) for t in cluster.spec.spec.node_types[1:]]
     fitting = [t for t in types if capacity(t).holds(shape)]

@@ -1,4 +1,4 @@
-"""Checks what is bought and paid for: nothing twice, nothing over a limit, nothing unexplained, to the cent.
+"""Check what is launched and paid for: nothing twice, nothing over a limit, nothing unexplained, to the cent.
 
 `money_checks()` makes a fresh set for one run, beside `safety_checks()`.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
-from tests.simulation.checkers import Check
+from tests.simulation.checkers import Check, waits_again
 from tests.simulation.cluster import CLOCK_PRECISION_S, KEPT_COPIES, FaultyCluster
 from tests.simulation.setups import is_tried
 
@@ -19,6 +20,7 @@ from muster.cluster.expected_work import boot_time
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, Offer, StopCause, health_key
 from muster.cluster.plan import Launch, Plan, base_id
 from muster.cluster.planner.offers import lost_work_s, risks
+from muster.cluster.rules.draft import MISSED_S, SERVING
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.cluster.build import CommittedPlan
 from muster.sim.cluster.machines import CloudMachine
@@ -30,12 +32,12 @@ _STAYING = frozenset({_S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 
 def money_checks() -> tuple[Check, ...]:
-    """Returns every property about money, for one run."""
+    """Return every property about money, for one run."""
     return SpendAddsUp(), SpendFollowsTrueTime(), PurchasesAreExplained(), launches_take_the_cheapest_offer
 
 
 def launches_take_the_cheapest_offer(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks every new launch of a type with offers, as the decision that made it could know the offers.
+    """Check every new launch of a type with offers, as the decision that made it could know the offers.
 
     It has an offer of the config, at the config's price. That offer is not backed off and, with the machines
     of this launch, not above its maximum. No cheaper offer of the type, with what it is expected
@@ -51,7 +53,7 @@ def launches_take_the_cheapest_offer(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def _expected_losses(cluster: FaultyCluster, plan: Plan) -> dict[str, float]:
-    """Returns the share of the price of spot offers that is expected to be lost with their machines.
+    """Return the share of the price of spot offers that is expected to be lost with their machines.
 
     The decision was made with what was known before; what it ended and learned counts afterwards.
     """
@@ -68,36 +70,36 @@ def _expected_losses(cluster: FaultyCluster, plan: Plan) -> dict[str, float]:
 
 
 def _wrong_offer(
-    cluster: FaultyCluster, plan: Plan, held: Counter[str], name: str, bought: Offer | None
+    cluster: FaultyCluster, plan: Plan, held: Counter[str], name: str, launched: Offer | None
 ) -> Iterator[str]:
     known = cluster.spec.spec.node_type(name)
     if known is None or not known.offers:
         return
-    if bought is None or bought not in known.offers:
-        yield f"{name} was bought from {bought}, which is not an offer of it"
+    if launched is None or launched not in known.offers:
+        yield f"{name} was launched from {launched}, which is not an offer of it"
         return
     full = {o.name for o in known.offers if o.max_nodes is not None and held[_key(name, o)] >= o.max_nodes}
     blocked = {o.name for o in known.offers if _blocked_until(plan, _key(name, o)) > plan.at}
     tried = {o.name for o in known.offers if is_tried(cluster, plan, _key(name, o))}
-    if bought.name in blocked:
-        yield f"{name} was bought from {bought.name}, which is backed off"
-    if bought.max_nodes is not None and held[_key(name, bought)] > bought.max_nodes:
-        yield f"{held[_key(name, bought)]} machines of {name} from {bought.name}, at most {bought.max_nodes}"
+    if launched.name in blocked:
+        yield f"{name} was launched from {launched.name}, which is backed off"
+    if launched.max_nodes is not None and held[_key(name, launched)] > launched.max_nodes:
+        yield f"{held[_key(name, launched)]} of {name} from {launched.name}, at most {launched.max_nodes}"
     expected = _expected_losses(cluster, plan)
     for offer in known.offers:
         price = (offer.price_per_hour or 0.0) * (1.0 + expected.get(_key(name, offer), 0.0))
         if cluster.runtime.drivers is not None and offer.market == "spot":
             # The leaders of a tuner are spread over pools that cost about the same; late for its deadline,
-            # machines are bought on demand.
-            price *= SPREAD if bought.market == "spot" else math.inf
+            # machines are launched on demand.
+            price *= SPREAD if launched.market == "spot" else math.inf
         # What is expected to be lost is known here as it is after the decision: a little less, or more.
-        paid = (bought.price_per_hour or 0.0) * _hours(bought)
+        paid = (launched.price_per_hour or 0.0) * _hours(launched)
         if price * _hours(offer) * CLEARLY < paid and offer.name not in full | blocked | tried:
-            yield f"{name} was bought from {bought.name}, although {offer.name} was cheaper and could be had"
+            yield f"{name} came from {launched.name}, although {offer.name} was cheaper and available"
 
 
 def _hours(offer: Offer) -> float:
-    """Returns what an hour of use costs in hours: on average, half of a billing step is not used."""
+    """Return what an hour of use costs in hours: on average, half of a billing step is not used."""
     return max(1.0, offer.billing_minimum_s / 3600) + offer.billing_granularity_s / 7200
 
 
@@ -110,15 +112,16 @@ def _offer_key(record: Instance) -> str:
 
 
 def _counts(record: Instance) -> bool:
-    """Returns whether the machine stays, or may come or come back, or is about to be asked for again.
+    """Return whether the machine stays, or may come or come back, or is about to be asked for again.
 
     One that lost its node, or was cancelled, and was not terminated in that tick is kept, since a node may be
     there or be started there.
     """
     if record.offer is None or record.state in (_S.QUEUED, _S.REQUESTED):
         return record.offer is not None
-    is_held = record.cancelled and record.state in _STAYING
-    is_kept = (record.state is _S.RAY_STOPPED or is_held) and not record.provisional
+    is_stopped = record.state is _S.RAY_STOPPED and not record.provisional
+    is_ours = record.launch_request_id is not None or not record.provisional
+    is_kept = is_stopped or (is_ours and record.cancelled and record.state in _STAYING)
     return record.state in ON_CLOUD and (is_kept or not _is_leaving(record))
 
 
@@ -128,10 +131,10 @@ def _blocked_until(plan: Plan, key: str) -> float:
 
 
 class PurchasesAreExplained:
-    """PurchasesAreExplained checks that machines ever bought <= machines wanted + explained replacements.
+    """PurchasesAreExplained checks that machines ever launched <= machines wanted + explained replacements.
 
     Every record that was requested wants one machine. A repeated request is explained when no machine of
-    that request was known and free; a record that ends, when its machine was given back, is owned by another
+    that request was known and free; a record that ends, when its machine was released, is owned by another
     record, or was never listed for longer than the grace. What is paid for and stays is within the limits,
     not counting machines that came after their request had been given up.
     """
@@ -143,6 +146,7 @@ class PurchasesAreExplained:
         self._most: dict[str | None, float] = {}  # the highest limit so far of each type; None: the cluster's
         self._heads = 0
         self._forgotten: dict[str | None, float] = {}  # machines above a limit when a new head started
+        self._shown: set[CloudId] = set()  # machines that any list has shown
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
         if len(cluster.restored_at) != self._restores:  # what was leaving has no record until it is listed
@@ -152,12 +156,13 @@ class PurchasesAreExplained:
         for commit in cluster.store.commits:
             for record in commit.plan.writes:
                 before = commit.before[record.instance_id]
-                self._wanted += not _requests(before) and bool(_requests(record))
+                is_new = not _requests(before) and not waits_again(record, commit.plan)
+                self._wanted += is_new and bool(_requests(record))
                 yield from self._repeated(cluster, before, record)
                 yield from self._ended(cluster, commit, before, record, given_back)
-        bought = sum(machine.request_id is not None for machine in cluster.cloud.machines.values())
-        if bought > self._wanted + self._explained + _taken_again(cluster):
-            yield f"{bought} machines bought, {self._wanted} wanted, {self._explained} replacements explained"
+        launched = sum(machine.request_id is not None for machine in cluster.cloud.machines.values())
+        if launched > self._wanted + self._explained + _taken_again(cluster):
+            yield f"{launched} machines launched, {self._wanted} wanted, {self._explained} replaced"
         yield from self._limits(cluster, given_back)
 
     def _repeated(self, cluster: FaultyCluster, before: Instance | None, after: Instance) -> Iterator[str]:
@@ -199,7 +204,9 @@ class PurchasesAreExplained:
         self._raise_limit(None, float("inf") if spec.max_nodes is None else spec.max_nodes)
         for known in spec.node_types:
             self._raise_limit(known.name, known.max_nodes)
-        paid = [m for m in cluster.cloud.alive() if m.cloud_id not in given_back]
+        self._shown |= set(cluster.cloud.listed or ())
+        known = (m for m in cluster.cloud.alive() if self._is_knowable(cluster, m))
+        paid = [m for m in known if m.cloud_id not in given_back]
         leaving = {i.cloud_id for i in cluster.store.live.values() if _is_leaving(i)}
         late = self._late(cluster)
         staying = [m for m in paid if m.cloud_id not in leaving and m.cloud_id not in late]
@@ -209,10 +216,15 @@ class PurchasesAreExplained:
             what = "machines" if name is None else f"machines of {name}"
             yield f"{counts[name]} {what} are paid for, {which} is {self._most.get(name, 0):g}"
 
+    def _is_knowable(self, cluster: FaultyCluster, machine: CloudMachine) -> bool:
+        """Return whether a new head can know of a machine: a host taken by the head before must answer."""
+        is_of_lost_head = cluster.forgets_hosts and bool(cluster.restored_at) and machine.request_id is None
+        return machine.cloud_id in self._shown or machine.kind is NodeKind.HEAD or not is_of_lost_head
+
     def _above(
         self, cluster: FaultyCluster, counts: Counter[str | None], paid: Counter[str | None]
     ) -> list[str | None]:
-        """Returns the types, or None for the cluster, of which too many are paid for.
+        """Return the types, or None for the cluster, of which too many are paid for.
 
         A head that starts from an older ledger has forgotten which machines came late or were on their way
         out, so they count as staying again once they are listed: until they are gone, there may be as many
@@ -229,7 +241,7 @@ class PurchasesAreExplained:
         self._most[name] = max(self._most.get(name, 0), limit)
 
     def _late(self, cluster: FaultyCluster) -> set[CloudId]:
-        """Returns the machines of requests that no longer waited for as many, or were called back."""
+        """Return the machines of requests that no longer waited for as many, or were called back."""
         waiting: Counter[tuple[RequestId | None, str]] = Counter()
         for record in cluster.store.live.values():
             if record.state is _S.REQUESTED and not record.cancelled:  # else it is ended when it comes
@@ -245,14 +257,14 @@ class PurchasesAreExplained:
 
 
 def _by_type(machines: list[CloudMachine]) -> Counter[str | None]:
-    """Counts machines by type, and under None all of them."""
+    """Count machines by type, and under None all of them."""
     found = Counter[str | None](machine.node_type for machine in machines)
     found[None] = len(machines)
     return found
 
 
 def _taken_again(cluster: FaultyCluster) -> int:
-    """Returns how many hosts a new head took for requests that hosts of the head before it answer.
+    """Return how many hosts a new head took for requests that hosts of the head before it answer.
 
     Only the host knows that it was taken, and while it does not answer nobody else can say so.
     """
@@ -270,7 +282,7 @@ def _requests(record: Instance | None) -> int:
 
 
 def _unheld(cluster: FaultyCluster) -> list[CloudMachine]:
-    """Returns the machines that were bought and that no record of a request holds."""
+    """Return the machines that were launched and that no record of a request holds."""
     live = cluster.store.live.values()
     held = {i.cloud_id for i in live if i.launch_request_id and i.cloud_id and i.state in ON_CLOUD}
     return [m for m in cluster.cloud.alive() if m.request_id is not None and m.cloud_id not in held]
@@ -282,7 +294,7 @@ def _answers(machine: CloudMachine, record: Instance) -> bool:
 
 
 def _is_known(cluster: FaultyCluster, machine: CloudMachine) -> bool:
-    """Returns whether this tick could see the machine: on the list, or in time by a node that names it."""
+    """Return whether this tick could see the machine: on the list, or in time by a node that names it."""
     report = cluster.runtime.report_read
     age_s, limits = cluster.world.time - machine.created_at, cluster.spec.spec.timeouts
     nodes = report.nodes if report and age_s <= max(limits.request_s, limits.allocate_s) else ()
@@ -300,14 +312,13 @@ _UNUSABLE = (NodeStatus.DEAD, NodeStatus.UNSPECIFIED, NodeStatus.DRAINING)
 
 
 def _is_leaving(record: Instance) -> bool:
-    """Returns whether the machine serves nothing new for good; an idle drain may still be refused."""
+    """Return whether the machine serves nothing new for good; an idle drain may still be refused."""
     if record.state is _S.RAY_STOP_REQUESTED:
         return record.stop_cause not in (None, StopCause.IDLE)
     return record.state in ON_CLOUD and (record.cancelled or record.state not in _STAYING)
 
 
 CENT_FRACTION = 1e-5
-MOST_OVERDUE = 1  # listings after the grace: of two that are far apart, the second shows too little
 Life = tuple[CloudId, float]  # a machine that was stopped and started again has two under one id
 
 
@@ -322,7 +333,8 @@ class SpendAddsUp:
         self._first_seen: dict[CloudId, float] = {}
         self._missed: dict[Life, list[float]] = {}  # ended machines: listings and reports without them
         self._given_back: dict[InstanceId, float] = {}
-        self._lacking: set[str | None] = set()  # nodes of records that the last report lacked
+        self._lacking: set[str] = set()  # nodes of serving records that the last report lacked
+        self._flickered: list[float] = []  # when reports showed some of them again
         self._heads = 0
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
@@ -331,6 +343,8 @@ class SpendAddsUp:
             self._first_seen.clear()
             self._missed.clear()
             self._given_back.clear()
+        if cluster.store.committed is not None:
+            self._note_flicker(cluster)
         has_listing = cluster.store.committed is not None and cluster.cloud.listed is not None
         if has_listing:
             self._record_listing(cluster)
@@ -357,11 +371,10 @@ class SpendAddsUp:
         if report is None:
             return  # its node may live: without a report no machine is taken for gone
         live = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
-        if not any(node.is_head for node in live):
-            return  # the runtime has just started: a report without the head's own node shows who is back
+        if not any(node.is_head and node.status is not NodeStatus.UNSPECIFIED for node in live):
+            return  # a report without the head's own node, or with an unusable row of it, is incomplete
         records = cluster.store.live.values()
         followed = {record.node_id for record in records}
-        self._note_flicker({node.node_id for node in report.nodes}, followed)
         if any(
             node.cloud_id not in cluster.cloud.machines
             or (node.node_id not in followed and not _is_named_by(cluster, node))
@@ -373,8 +386,10 @@ class SpendAddsUp:
         alive = {record.cloud_id for record in cluster.store.live.values() if record.node_id in nodes}
         alive |= {node.cloud_id for node in live}  # a node that names the machine, whoever follows it
         # Of a node on a machine that no list shows, only another address proves that it is not on this one.
-        has_unseen = any(node.cloud_id not in listed and node.node_id not in followed for node in live)
-        unclear = {record.cloud_id for record in records if has_unseen and not record.internal_ip}
+        # A record that no list has confirmed has its id from the node alone: that proves no more.
+        placed = {record.node_id for record in records if not record.provisional}
+        ips = {node.ip for node in live if node.cloud_id not in listed and node.node_id not in placed}
+        unclear = {record.cloud_id for record in records if ips and ("" in ips or not record.internal_ip)}
         for machine in cluster.cloud.machines.values():
             if not machine.exists and machine.cloud_id not in listed and machine.cloud_id not in alive:
                 if machine.cloud_id in unclear:
@@ -382,11 +397,19 @@ class SpendAddsUp:
                 else:
                     self._missed.setdefault(_life(machine), []).append(now)
 
-    def _note_flicker(self, shown: set[str], followed: set[str | None]) -> None:
-        """Reports that leave out now these nodes and now those are incomplete: the grace begins again."""
+    def _note_flicker(self, cluster: FaultyCluster) -> None:
+        """Reports that leave out now these nodes and now those are incomplete: the grace begins again.
+
+        It does so for five minutes at most.
+        """
+        report = cluster.runtime.report_read
+        if report is None or not any(n.is_head and n.status is not NodeStatus.DEAD for n in report.nodes):
+            return
+        shown = {node.node_id for node in report.nodes}
         if self._lacking & shown:
-            self._missed.clear()
-        self._lacking = followed - shown
+            self._flickered.append(cluster.world.time)
+        serving = (record for record in cluster.store.live.values() if record.state in SERVING)
+        self._lacking = {record.node_id for record in serving if record.node_id} - shown
 
     def _began_in_time(
         self, cluster: FaultyCluster, before: Instance | None, after: Instance, machine: CloudMachine
@@ -396,7 +419,7 @@ class SpendAddsUp:
             return
         now = cluster.world.time
         if now < machine.created_at:
-            yield f"{machine.cloud_id}: paid for {machine.created_at - now:g} s before it was bought"
+            yield f"{machine.cloud_id}: paid for {machine.created_at - now:g} s before it was launched"
         first_seen = self._first_seen.get(machine.cloud_id)
         owners = sum(record.cloud_id == machine.cloud_id for record in cluster.store.records.values())
         if owners == 1 and first_seen is not None and now > first_seen:
@@ -405,7 +428,7 @@ class SpendAddsUp:
     def _ended_in_time(
         self, cluster: FaultyCluster, record: Instance, machine: CloudMachine
     ) -> Iterator[str]:
-        """A machine that is gone is given back, or its record ends, after the grace; then its record ends."""
+        """A machine that is gone is released, or its record ends, after the grace; then its record ends."""
         now, missed = cluster.world.time, self._missed.get(_life(machine), [])
         is_known = record.instance_id in self._given_back
         if record.entered(_S.TERMINATING):
@@ -415,16 +438,31 @@ class SpendAddsUp:
         if not missed or (is_known and record.state is not _S.TERMINATED):
             return
         since = max(missed[0], self._given_back[record.instance_id]) if is_known else missed[0]
-        # A head is not terminated: its record ends once its node is given up, a grace after that. Each of the
-        # two waits may have a gap in it, of which a grace counts.
-        due = since + cluster.spec.spec.timeouts.listing_grace_s * (1 + 2 * (machine.kind is NodeKind.HEAD))
-        due += cluster.stood_still_s(since)  # the grace is counted by the controller's clock
-        if sum(due < at < now for at in missed) > MOST_OVERDUE:
-            yield f"{machine.cloud_id}: closed {now - due:g} s too late after its end"
+        since = max([since, *(at for at in self._flickered if at - missed[0] <= MISSED_S)])
+        looks = [since, *(at for at in missed if since < at < now)]
+        allowed_s = cluster.spec.spec.timeouts.listing_grace_s
+        over_s = list(_overdue_s(looks, allowed_s, allowed_s + cluster.stood_still_s(since)))
+        # Without a terminate (a head, a cluster at rest) it ends at the look after its node is lost.
+        if len(over_s) > (not record.entered(_S.TERMINATING)):
+            yield f"{machine.cloud_id}: closed {over_s[-1]:g} s too late after its end"
+
+
+def _overdue_s(looks: list[float], grace_s: float, allowed_s: float) -> Iterator[float]:
+    """Yield by how much the wait was too long at each look, by the controller's clock.
+
+    Of the time between two looks a grace counts, and it does not bring the end of the wait by itself.
+    """
+    waited_s = 0.0
+    for before, at in pairwise(looks):
+        is_gap = at - before > grace_s and waited_s < allowed_s
+        waited_s += min(at - before, grace_s)
+        waited_s = min(waited_s, allowed_s) if is_gap else waited_s
+        if waited_s > allowed_s:
+            yield waited_s - allowed_s
 
 
 def _is_named_by(cluster: FaultyCluster, node: NodeReport) -> bool:
-    """Returns whether the node names the machine that it is on, and not the one its image was made of."""
+    """Return whether the node names the machine that it is on, and not the one its image was made of."""
     truth = cluster.runtime.nodes.get(node.node_id)
     return truth is not None and truth.machine.cloud_id == node.cloud_id
 
@@ -473,7 +511,7 @@ class SpendFollowsTrueTime:
 
 
 def _price_of_an_hour(record: Instance) -> float:
-    """Returns what an hour more may cost: with what is left of the step that it ends in."""
+    """Return what an hour more may cost: with what is left of the step that it ends in."""
     step_s = record.offer.billing_granularity_s if record.offer is not None else 0.0
     return (record.price_per_hour or 0.0) * (1.0 + step_s / 3600.0)
 
@@ -495,14 +533,15 @@ def _begun(record: Instance) -> float | None:
 
 def _cost(record: Instance, now: float) -> float:
     begun = _begun(record)
-    if begun is None:
+    if begun is None or record.is_queued:  # a queue costs nothing
         return 0.0
+    begun = record.dequeued_at or begun
     end = record.history[-1].at if record.state is InstanceState.TERMINATED else now
     return _paid_s(record.offer, end - begun) * (record.price_per_hour or 0.0) / 3600
 
 
 def _paid_s(offer: Offer | None, used_s: float) -> float:
-    """Counts whole steps and what is left of one; not the formula of the ledger."""
+    """Count whole steps and what is left of one; not the formula of the ledger."""
     if offer is None:
         return used_s
     paid_s = max(used_s, offer.billing_minimum_s)

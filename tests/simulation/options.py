@@ -1,4 +1,4 @@
-"""Draws everything of a run from its seed before it starts, except the faults.
+"""Draw everything of a run from its seed before it starts, except the faults.
 
 Timeouts are minutes instead of hours, so that every one of them can expire within a run.
 """
@@ -41,7 +41,7 @@ RESIZED = ("CPU", "memory")
 
 
 def draw_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed. Offers have a stream of their own: others are as before."""
+    """Draw the options of this seed. Offers have a stream of their own: others are as before."""
     draw, of_offers = seed.derive("sim.setting"), seed.derive("sim.offers")
     spec = with_limits(seed.derive("sim.resize"), _with_offers(of_offers, _spec(draw)))
     options = RunOptions(
@@ -93,7 +93,7 @@ def _spec(draw: Stream) -> ClusterSpec:
 
 
 def _broken_setup(draw: Stream, spec: ClusterSpec) -> str:
-    """Draws the type, or one of its offers, whose set-ups fail where the run has that fault."""
+    """Draw the type, or one of its offers, whose set-ups fail where the run has that fault."""
     known = draw.choice(spec.node_types[1:])
     offers = [offer.name for offer in known.offers]
     return health_key(known.name, draw.choice(("", *offers)))
@@ -103,7 +103,7 @@ _WAYS = tuple((zone, market) for zone in ("a", "b", "c") for market in ("on-dema
 
 
 def _with_offers(draw: Stream, spec: ClusterSpec) -> ClusterSpec:
-    """Gives offers to most worker types, in half of the runs."""
+    """Give offers to most worker types, in half of the runs."""
     if draw.random() < 0.5:
         return spec
     head, *workers = spec.node_types
@@ -170,7 +170,7 @@ def _shown(options: RunOptions) -> dict[str, object]:
 
 
 def with_limits(draw: Stream, spec: ClusterSpec) -> ClusterSpec:
-    """Lets machines of most worker types grow, in some of the runs."""
+    """Let machines of most worker types grow, in some of the runs."""
     if draw.random() >= RESIZE_SHARE:
         return spec
     head, *workers = spec.node_types

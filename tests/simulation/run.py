@@ -1,4 +1,4 @@
-"""Runs one seed: first with faults, then calm, checked after every tick.
+"""Run one seed: first with faults, then calm, checked after every tick.
 
 Every safety property holds after every tick. When the faults stop, the cluster must come to rest within a
 budget of virtual time.
@@ -55,7 +55,7 @@ IMPOSSIBLE = (Resources.of(CPU=1, TPU=4), Resources.of(CPU=500), Resources.of(GP
 
 
 class Workload:
-    """A Workload submits waves of tasks and gangs, standing services, and resource requests."""
+    """Submits waves of tasks and gangs, standing services, and resource requests."""
 
     def __init__(self, seed: Seed, world: World, runtime: SimRuntime, options: RunOptions) -> None:
         self._draw = seed.derive("sim.workload")
@@ -66,7 +66,7 @@ class Workload:
             world.after(round(self._draw.uniform(0, 0.9 * length_s), 1), self._wave())
 
     def _wave(self) -> Callable[[], None]:
-        """Draws at once, so that a wave does not depend on what happens before it."""
+        """Draw at once, so that a wave does not depend on what happens before it."""
         draw = self._draw
         kind = draw.choices(("tasks", "gang", "service", "constraint", "impossible"), (55, 20, 10, 10, 5))[0]
         return {
@@ -129,14 +129,14 @@ TraceListener = Callable[[str, bool], None]  # a trace line, and whether anythin
 
 @dataclass
 class Report:
-    """A Report is the result of one seed."""
+    """The result of one seed."""
 
     seed: int
     ticks: int = 0
     faulty_ticks: int = 0
     trace_hash: str = ""
     violations: list[str] = field(default_factory=list)  # empty when all is well
-    machines_bought: int = 0
+    machines_launched: int = 0
     machines_left: int = 0
     tasks_finished: int = 0
     spent: float = 0.0
@@ -155,7 +155,7 @@ class Report:
 
 
 class SeedRun:
-    """A SeedRun runs one seed, step by step."""
+    """Runs one seed, step by step."""
 
     cluster_class: ClassVar[type[FaultyCluster]] = FaultyCluster
     command_options: ClassVar[str] = ""
@@ -177,15 +177,15 @@ class SeedRun:
         return draw_options(self.seed)
 
     def checks(self) -> tuple[Check, ...]:
-        """Returns every property that holds after each tick."""
+        """Return every property that holds after each tick."""
         return (*safety_checks(), *money_checks())
 
     def header(self) -> dict[str, object]:
-        """Returns every drawn option."""
+        """Return every drawn option."""
         return {**self.options.shown, "faults": dict(self.faults.rates)}
 
     def to_end(self, until_tick: int | None = None) -> Report:
-        """Runs until something is wrong, the cluster is at rest, or `until_tick`."""
+        """Run until something is wrong, the cluster is at rest, or `until_tick`."""
         report, options = self.report, self.options
         budget = options.faulty_ticks + int(options.calm_s / options.tick_s)
         while report.ok and self._rested < REST_TICKS and report.ticks not in (until_tick, budget):
@@ -195,7 +195,7 @@ class SeedRun:
         return self._finish()
 
     def step(self) -> None:
-        """Runs one tick, its checks, and the pause after it."""
+        """Run one tick, its checks, and the pause after it."""
         report, cluster = self.report, self.cluster
         report.ticks += 1
         calm = report.ticks > self.options.faulty_ticks
@@ -221,7 +221,7 @@ class SeedRun:
         self._pass_time()
 
     def _pass_time(self) -> None:
-        """Passes the time until the next tick."""
+        """Pass the time until the next tick."""
         self.cluster.world.advance(self.options.tick_s)
 
     def _is_at_rest(self) -> bool:
@@ -234,7 +234,7 @@ class SeedRun:
             self._on_line(line, happened)
 
     def _inject_faults(self) -> None:
-        """Injects the faults that happen between two ticks."""
+        """Inject the faults that happen between two ticks."""
         faults, cluster = self.faults, self.cluster
         if faults.hit("sold_out"):
             name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
@@ -292,7 +292,7 @@ class SeedRun:
     def _finish(self) -> Report:
         report, cluster = self.report, self.cluster
         report.trace_hash = self._trace.digest
-        report.machines_bought = len(cluster.cloud.machines) - 1
+        report.machines_launched = len(cluster.cloud.machines) - 1
         report.machines_left = len(cluster.cloud.alive())
         report.tasks_finished = cluster.runtime.finished
         report.spent, report.bill = cluster.spent(), cluster.cloud.bill()
@@ -302,7 +302,7 @@ class SeedRun:
 
 
 def simulate(seed: int, on_line: TraceListener | None = None) -> Report:
-    """Runs one seed to its end."""
+    """Run one seed to its end."""
     return SeedRun(seed, on_line).to_end()
 
 
@@ -310,7 +310,7 @@ CHUNK = 5
 
 
 def sweep(seeds: Sequence[int], jobs: int = 1, kind: type[SeedRun] = SeedRun) -> Iterator[Report]:
-    """Yields every seed's report. A run that breaks the simulator itself raises."""
+    """Yield every seed's report. A run that breaks the simulator itself raises."""
     quiet()
     one = partial(_simulated, kind)
     if jobs <= 1:

@@ -1,4 +1,4 @@
-"""Checks that a set-up which fails pauses its type or offer, and that machines are then tried one by one."""
+"""Check that a set-up which fails pauses its type or offer, and that machines are then tried one by one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _UNDER_WAY = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
 
 
 def is_tried(cluster: FaultyCluster, plan: Plan, key: str) -> bool:
-    """Returns whether a machine under way tries what could not be set up lately: no other is bought."""
+    """Return whether a machine under way tries what could not be set up lately: no other is launched."""
     health = plan.memory.health.get(key)
     return health is not None and health.is_on_trial and bool(_under_way(cluster, key, plan.at))
 
 
 def _under_way(cluster: FaultyCluster, key: str, at: float) -> list[Instance]:
-    """Returns the machines that try it; one that is only kept for a node that may be there tries nothing."""
+    """Return the machines that try it; one that is only kept for a node that may be there tries nothing."""
     limits = cluster.spec.spec.timeouts
     within_s = {_S.ALLOCATED: limits.allocate_s, _S.RAY_INSTALLING: limits.install_s}
     return [

@@ -1,4 +1,4 @@
-"""Checks that the simulator finds problems: each test breaks the cluster in one way."""
+"""Check that the simulator finds problems: each test breaks the cluster in one way."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from muster.sim.cluster.build import CommittedPlan
 
 
 def with_rules(monkeypatch, *, without: str = "", instead=None, also=None) -> None:
-    """Lets the controller decide by other rules."""
+    """Let the controller decide by other rules."""
     kept = tuple(rule for rule in RULES if rule.__name__ != without)
     rules = (*kept[:5], *([instead] if instead else []), *kept[5:], *([also] if also else []))
     monkeypatch.setattr(controller, "reconcile", lambda snapshot: reconcile(snapshot, rules))
 
 
 def is_found(text: str, seeds: int) -> bool:
-    """Returns whether one of the first seeds has this violation."""
+    """Return whether one of the first seeds has this violation."""
     return any(text in found for seed in range(seeds) for found in SeedRun(seed).to_end().violations)
 
 
@@ -88,7 +88,7 @@ def test_a_machine_without_a_record_is_found(monkeypatch):
 
 
 def test_a_request_that_is_repeated_although_its_machine_came_is_found(monkeypatch):
-    """A node that joins before its machine is listed gets a record of its own: bought again and again."""
+    """A node that joins before its machine is listed gets a record of its own: launched again and again."""
     monkeypatch.setattr(observe_nodes, "_waiting", lambda draft, node: None)
     assert is_found("was asked for again, although", 20)
 
@@ -111,7 +111,7 @@ def test_somebodys_own_node_that_is_drained_is_found(monkeypatch):
 def test_machines_that_nobody_wanted_are_found():
     cluster = SeedRun(0).cluster
     cluster.cloud.create(cluster.spec.spec.node_types[1].name, request="r-1")
-    assert list(PurchasesAreExplained()(cluster)) == ["1 machines bought, 0 wanted, 0 replacements explained"]
+    assert list(PurchasesAreExplained()(cluster)) == ["1 machines launched, 0 wanted, 0 replaced"]
 
 
 @pytest.mark.parametrize("over", ["type", "cluster"])
@@ -193,7 +193,7 @@ def test_spend_that_is_counted_twice_is_found(monkeypatch):
 def test_a_dear_offer_bought_while_a_cheaper_one_can_be_had_is_found(monkeypatch):
     by_price = launch.by_price
     monkeypatch.setattr(launch, "by_price", lambda choices: by_price(choices)[::-1])
-    assert is_found("was cheaper and could be had", 20)
+    assert is_found("was cheaper and available", 20)
 
 
 def test_an_offer_that_is_bought_from_while_it_is_backed_off_is_found(monkeypatch):

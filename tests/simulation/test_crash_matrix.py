@@ -1,4 +1,4 @@
-"""Checks that a day killed after any store write or provider call ends with the same cluster."""
+"""Check that a day killed after any store write or provider call ends with the same cluster."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Ledgers:
 
 
 def sample() -> list[int]:
-    """Returns the first two and the last kill point of every kind."""
+    """Return the first two and the last kill point of every kind."""
     places: dict[str, list[int]] = {}
     for k, name in enumerate(UNDISTURBED.kill_points, start=1):
         places.setdefault(name, []).append(k)
@@ -97,4 +97,4 @@ def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch)
     fatal = calm.kill_points.index("cloud.launch") + 1
     assert run_day(fatal).final_state == calm.final_state
     monkeypatch.setattr(SimCloud, "launch", forgetful)
-    assert sum(run_day(fatal).final_state.bought.values()) > sum(calm.final_state.bought.values())
+    assert sum(run_day(fatal).final_state.launched.values()) > sum(calm.final_state.launched.values())

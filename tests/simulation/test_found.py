@@ -1,4 +1,4 @@
-"""Keeps what the simulator found in the cluster's code, each as the smallest world that shows it."""
+"""Keep what the simulator found in the cluster's code, each as the smallest world that shows it."""
 
 from __future__ import annotations
 

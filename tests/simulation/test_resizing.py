@@ -1,4 +1,4 @@
-"""Checks simulated machines that change their size, and that what goes wrong with them is found."""
+"""Check simulated machines that change their size, and that what goes wrong with them is found."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_a_failed_growth_is_taken_back_and_not_tried_again():
 
 def test_machines_that_cannot_grow_are_not_bought_one_after_the_other():
     run = Run(most=8, resize_fails=1.0).submit().ticks(12)
-    bought = len(run.cluster.cloud.machines) - 1
-    assert bought <= 2  # one that failed, and another after a pause at most
+    launched = len(run.cluster.cloud.machines) - 1
+    assert launched <= 2  # one that failed, and another after a pause at most
     assert run.found == []
 
 

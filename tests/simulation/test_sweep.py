@@ -1,4 +1,4 @@
-"""Runs fixed seeds, 100 more every time, and the same seed twice with the same result."""
+"""Run fixed seeds, 100 more every time, and the same seed twice with the same result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.fault_rates import KINDS, draw_faults
 from tests.simulation.run import SeedRun, simulate, sweep
 
 HERE = Path(__file__).parent
-SEEDS = length(100, 300)
+SEEDS = length(60, 300)
 
 
 def found_seeds() -> list[int]:

@@ -1,4 +1,4 @@
-"""The whole loop with every machine bought through V1Adapter, under the simulator's faults and kills."""
+"""The whole loop with every machine launched through V1Adapter, under the simulator's faults and kills."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ FOUND = (
     7200161,  # a record that had swapped its request was taken to be requested after an unknown node came
     *(7300129, 7300446),  # a machine taken for an answer by its type vanished: the true answer came later
     7200354,  # a machine that one list showed twice answered the request of another, which came later
+    8201112,  # a node with a cloned id was taken for an answer: the true one came later, above the maximum
 )
 SEEDS = (*range(length(15, 30)), *FOUND)
 
@@ -32,7 +33,7 @@ def test_no_seed_breaks_a_property_and_the_faults_of_the_adapter_were_there():
         and kind != "list_other_case"
     }
     assert struck <= injected
-    assert sum(report.machines_bought for report in reports) > length(90, 200)
+    assert sum(report.machines_launched for report in reports) > length(90, 200)
 
 
 @pytest.mark.slow

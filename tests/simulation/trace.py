@@ -1,4 +1,4 @@
-"""Writes one fixed-column line per tick, and hashes all of them.
+"""Write one fixed-column line per tick, and hashes all of them.
 
 Two runs of one seed give the same hash, on any machine and under any PYTHONHASHSEED.
 """
@@ -20,7 +20,7 @@ HEADER = (
 
 
 class Trace:
-    """A Trace collects lines; two runs are compared by their `digest`."""
+    """Collects lines; two runs are compared by their `digest`."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -28,7 +28,7 @@ class Trace:
         self._edits = 0
 
     def line(self, cluster: FaultyCluster, tick: int, phase: str) -> tuple[str, bool]:
-        """Returns this tick's line, and whether anything happened in it."""
+        """Return this tick's line, and whether anything happened in it."""
         what = self._happened(cluster)
         columns = (
             f"{tick:>5} {cluster.world.time:>7.0f} {phase:<6} {cluster.lives:>4} {cluster.store.version:>6}"
@@ -63,8 +63,8 @@ def _acts(plan: Plan | None) -> list[str]:
     for action in plan.actions:
         match action:
             case Launch():
-                bought = ",".join(f"{count}x{name}" for name, count in action.shape.items())
-                parts.append(f"+{bought}" + (f"@{action.offer.name}" if action.offer else ""))
+                launched = ",".join(f"{count}x{name}" for name, count in action.shape.items())
+                parts.append(f"+{launched}" + (f"@{action.offer.name}" if action.offer else ""))
             case Terminate():
                 parts.append("-" + ",".join(action.cloud_ids))
             case Drain():

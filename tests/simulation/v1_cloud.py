@@ -1,4 +1,4 @@
-"""Puts the simulated cloud behind the v1 interface, to test V1Adapter under every fault and every kill.
+"""Put the simulated cloud behind the v1 interface, to test V1Adapter under every fault and every kill.
 
 `SimNodeProvider` is a v1 provider over a SimCloud's machines; `V1SimCloud` is that SimCloud with the adapter
 around the provider, all in one thread. A controller that is started again gets a new adapter. The cloud lists
@@ -39,7 +39,7 @@ _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORK
 
 
 class SimNodeProvider(NodeProvider):
-    """A SimNodeProvider shows the machines of a SimCloud by v1 names; faults happen inside its calls."""
+    """Shows the machines of a SimCloud by v1 names; faults happen inside its calls."""
 
     buys_offers = True
 
@@ -88,11 +88,11 @@ class SimNodeProvider(NodeProvider):
     @crash_point("v1.terminate_node")
     def terminate_node(self, node_id: str) -> None:
         with self._cloud.lock:
-            self._cloud.give_back(CloudId(node_id))
+            self._cloud.release(CloudId(node_id))
 
 
 class V1SimCloud(ProviderCloud):
-    """A V1SimCloud is a SimCloud whose port is V1Adapter over its own v1 provider."""
+    """A SimCloud whose port is V1Adapter over its own v1 provider."""
 
     def __init__(
         self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
@@ -118,7 +118,7 @@ class V1SimCloud(ProviderCloud):
     def deliver(
         self, node_type: str, request_id: RequestId | None, offer: Offer | None = None
     ) -> CloudMachine:
-        """Creates a machine; one that is listed late may be so by ten minutes."""
+        """Create a machine; one that is listed late may be so by ten minutes."""
         machine = super().deliver(node_type, request_id, offer)
         if machine.listed_from > machine.created_at:
             late_s = self._faults.between("list_late", 5, LATEST_LISTING_S)
@@ -134,7 +134,7 @@ class V1SimCloud(ProviderCloud):
     # -- what the v1 provider asks of it ------------------------------------------------------------
 
     def tags_of(self, cloud_id: CloudId, seen: CloudInstance | None) -> dict[str, str]:
-        """Returns the tags of a machine; KeyError for a machine that was never listed."""
+        """Return the tags of a machine; KeyError for a machine that was never listed."""
         machine = self.machines.get(cloud_id)
         shown = machine.shown() if machine is not None else seen
         if shown is None:
@@ -155,7 +155,7 @@ class V1SimCloud(ProviderCloud):
     def sell(
         self, tags: Mapping[str, str], count: int, terms: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """Handles one create call: all, some or no machines, reported correctly, wrongly or not at all."""
+        """Handle one create call: all, some or no machines, reported correctly, wrongly or not at all."""
         faults, offer = self._faults, None if terms is None else Offer(**terms)
         if faults.hit("launch_refused"):
             kind = faults.stream("launch_refused").choice(KINDS)
@@ -181,8 +181,8 @@ class V1SimCloud(ProviderCloud):
             raise TimeoutError("simulated: the reply to the create call was lost")
         return made
 
-    def give_back(self, cloud_id: CloudId) -> None:
-        """Handles one terminate call: gone at once, refused, dropped, or gone after a while."""
+    def release(self, cloud_id: CloudId) -> None:
+        """Handle one terminate call: gone at once, refused, dropped, or gone after a while."""
         machine, faults = self.machines.get(cloud_id), self._faults
         if faults.hit("terminate_refused"):
             kind = faults.stream("terminate_refused").choice(KINDS)
@@ -202,7 +202,7 @@ class V1SimCloud(ProviderCloud):
 
 
 class V1SimulatedCluster(FaultyCluster):
-    """A V1SimulatedCluster is the simulated cluster, bought through the adapter."""
+    """The simulated cluster, launched through the adapter."""
 
     cloud_class = V1SimCloud
     cloud: V1SimCloud
@@ -238,7 +238,7 @@ class NoTypeExceedsItsMaximum:
 
 
 class V1Run(SeedRun):
-    """A V1Run is one seed with every machine bought through the adapter."""
+    """One seed with every machine launched through the adapter."""
 
     cluster_class = V1SimulatedCluster
     command_options = " --cloud v1"

@@ -1,4 +1,4 @@
-"""Renders seed runs: header, summary, state at the end of a replay, progress of a sweep."""
+"""Render seed runs: header, summary, state at the end of a replay, progress of a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
 
 
 def header(run: SeedRun) -> str:
-    """Returns the seed and every drawn option."""
+    """Return the seed and every drawn option."""
     drawn = run.header()
     rates = drawn.pop("faults")
     lines = [f"seed {run.seed.value}", *(f"  {name:<20} {_shown(value)}" for name, value in drawn.items())]
@@ -33,14 +33,14 @@ def _shown(value: object) -> str:
 
 
 def summary(report: Report) -> str:
-    """Returns the outcome of a run in a few lines."""
+    """Return the outcome of a run in a few lines."""
     injected = " ".join(f"{kind}={count}" for kind, count in report.faults.items())
     return "\n".join(
         (
             "",
             f"trace {report.trace_hash}   {report.ticks} ticks ({report.faulty_ticks} with faults), "
             f"{report.lives} controller lives",
-            f"machines: {report.machines_bought} bought, {report.machines_left} left (head included);"
+            f"machines: {report.machines_launched} launched, {report.machines_left} left (head included);"
             f" {report.tasks_finished} tasks finished",
             f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the bill (ticks are late)",
             f"faults injected: {injected or 'none'}",
@@ -50,7 +50,7 @@ def summary(report: Report) -> str:
 
 
 def standstill(cluster: FaultyCluster) -> list[RenderableType]:
-    """Returns the tables of the world at the tick where a replay stops."""
+    """Return the tables of the world at the tick where a replay stops."""
     return [_instances(cluster), _machines(cluster), _pending(cluster)]
 
 
@@ -94,7 +94,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 class SweepProgress:
-    """A SweepProgress draws a bar on the error stream while seeds run, and counts totals."""
+    """Draws a bar on the error stream while seeds run, and counts totals."""
 
     def __init__(self, seeds: int) -> None:
         columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -113,17 +113,17 @@ class SweepProgress:
         self._bar.stop()
 
     def step(self, report: Report) -> None:
-        """Counts one finished seed."""
+        """Count one finished seed."""
         self._seeds += 1
         self._failed += not report.ok
         self._ticks += report.ticks
         self._lives += report.lives
-        self._machines += report.machines_bought
+        self._machines += report.machines_launched
         self._faults.update(report.faults)
         self._bar.advance(self._task)
 
     def summary(self) -> str:
-        """Returns the totals as one line."""
+        """Return the totals as one line."""
         kinds = len(self._faults)
         return (
             f"{self._seeds} seeds, {self._ticks} ticks, {self._lives} controller lives, "

@@ -52,7 +52,7 @@ def show(outcome: Outcome, without: tuple[str, ...], *, is_shrunk: bool) -> None
 
 
 def shrink(seed: int, kind: str, without: tuple[str, ...]) -> list[str]:
-    """Returns faults that the violation needs: without any of them it does not happen."""
+    """Return faults that the violation needs: without any of them it does not happen."""
     off = list(without)
     for name in draw_faults(seed):
         if name not in off and _fails(seed, kind, [*off, name]):

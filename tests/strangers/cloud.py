@@ -64,7 +64,7 @@ class Cloud:
         return head
 
     def make(self, request_id: str, shape: Mapping[str, int], offers: Sequence[Offer]) -> list[LaunchFailure]:
-        """Makes machines once per request id, and returns the units that are refused."""
+        """Make machines once per request id, and return the units that are refused."""
         if request_id in self.requests:
             return []
         made: list[Machine] = []
@@ -124,7 +124,7 @@ class Cloud:
         return machine
 
     def _mark(self, machine: Machine, boot_s: float) -> None:
-        """Gives a machine the lasting faults that were drawn for it."""
+        """Give a machine the lasting faults that were drawn for it."""
         world = self.world
         if "node-stays-unknown" in machine.quirks:
             machine.quirks = machine.quirks - WITHOUT_EACH | {"node-without-both"}
@@ -159,7 +159,7 @@ class Cloud:
             machine.shown_type = self.world.stream("tags").choice(self.world.spec.node_types).name
 
     def shown(self) -> dict[CloudId, CloudInstance]:
-        """Returns the list as the cloud answers now."""
+        """Return the list as the cloud answers now."""
         found: dict[CloudId, CloudInstance] = {}
         for machine in self.world.machines:
             if machine.gone_at is not None and self.world.t > machine.gone_at + machine.listed_for_s:

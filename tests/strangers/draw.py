@@ -1,4 +1,4 @@
-"""Draws a world from its seed: cluster file, faults, and what users do while it runs."""
+"""Draw a world from its seed: cluster file, faults, and what users do while it runs."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def draw_work(world: World, draw: Stream, *, that_fits: bool = False) -> list[Wo
 
 
 def room_of(spec: ClusterSpec, known: NodeType) -> int:
-    """Returns how many nodes of a type there can be next to the head and the minimums of the others."""
+    """Return how many nodes of a type there can be next to the head and the minimums of the others."""
     others = 1 + sum(one.min_nodes for one in spec.node_types if one.name != known.name)
     offered = known.max_nodes
     if known.offers and all(offer.max_nodes is not None for offer in known.offers):
@@ -209,7 +209,7 @@ def draw_constraint(world: World, draw: Stream) -> tuple[Demand, ...]:
 
 
 def edit_types(world: World, draw: Stream) -> None:
-    """Removes or renames a worker type, as a user may do at any time."""
+    """Remove or rename a worker type, as a user may do at any time."""
     workers = [known for known in world.spec.node_types if known.name != "head"]
     victim = draw.choice(workers)
     if len(workers) < 2:
@@ -221,7 +221,7 @@ def edit_types(world: World, draw: Stream) -> None:
 
 
 def edit_limits(world: World, draw: Stream) -> None:
-    """Changes the limits of a type; the cluster's maximum still has room for the minimums."""
+    """Change the limits of a type; the cluster's maximum still has room for the minimums."""
     workers = [known for known in world.spec.node_types if known.name != "head"]
     chosen = draw.choice(workers)
     most = draw.randint(0, 5)

@@ -69,7 +69,7 @@ class Process:
         return self.story.world.spec, ""
 
     def call(self, name: str, call: Callable[[], T]) -> T:
-        """Passes a call on, unless the process dies here."""
+        """Pass a call on, unless the process dies here."""
         if self.is_dead:
             raise Killed
         is_last = False

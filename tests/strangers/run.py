@@ -1,4 +1,4 @@
-"""Runs the real controller over a drawn world, tick by tick in virtual time."""
+"""Run the real controller over a drawn world, tick by tick in virtual time."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Story:
                 machine.shown_type = machine.node_type
 
     def restart(self, downtime_s: float) -> None:
-        """Starts the next process; meanwhile somebody may have set the clock."""
+        """Start the next process; meanwhile somebody may have set the clock."""
         world = self.world
         world.advance(downtime_s)
         self.watch.tick(downtime_s, is_blind=True)
@@ -206,7 +206,7 @@ class Story:
         self.restart(draw.uniform(100, 200))
 
     def _calm(self) -> tuple[float, ...]:
-        """Ends all faults and the budget; what fits must be served within a time. Returns the waits."""
+        """End all faults and the budget; what fits must be served within a time. Returns the waits."""
         world, draw = self.world, self.world.stream("calm")
         world.is_calm, world.constraint = True, ()
         world.spec = replace(world.spec, budget=None)
@@ -245,7 +245,7 @@ class Story:
 
 
 def fits(world: World, work: Work) -> bool:
-    """Returns whether there is a type with room for all of the work, next to machines of unknown nodes."""
+    """Return whether there is a type with room for all of the work, next to machines of unknown nodes."""
     spec = world.spec
     kept = world.kept_for_unknown()
     types = {spec.head_node_type, *(machine.node_type for machine in kept)}

@@ -38,7 +38,7 @@ class Runtime:
         self._older: list[RuntimeReport] = []
 
     def restart(self, forgotten: set[str]) -> None:
-        """Begins to count reports from zero, as a new head does."""
+        """Begin to count reports from zero, as a new head does."""
         self.version, self._older = 0, []
         self.forgotten |= forgotten
 
@@ -101,7 +101,7 @@ class Runtime:
 
 
 def _shown_id(machine: Machine) -> CloudId | None:
-    """Returns the cloud id as the node reports it."""
+    """Return the cloud id as the node reports it."""
     if machine.quirks & {"node-without-id", "node-without-both"}:
         return None
     if machine.borrowed_id:

@@ -27,7 +27,7 @@ def begin(*types: NodeType, **more: object) -> Story:
 
 
 def steps(story: Story, count: int, *faults: str, seconds: float = 10.0) -> None:
-    """Lets time pass while these faults strike at every occasion."""
+    """Let time pass while these faults strike at every occasion."""
     story.world.faults = dict.fromkeys(faults, 1.0)
     for _ in range(count):
         story.step(seconds)

@@ -1,4 +1,4 @@
-"""Holds what is really there: machines, nodes, work and time. Ports show parts of it, invariants all."""
+"""Hold what is really there: machines, nodes, work and time. Ports show parts of it, invariants all."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class World:
         return self._streams[name]
 
     def hit(self, fault: str) -> bool:
-        """Returns whether a fault strikes now; each has its own stream, so that one can be switched off."""
+        """Return whether a fault strikes now; each has its own stream, so that one can be switched off."""
         rate = 0.0 if self.is_calm else self.faults.get(fault, 0.0)
         struck = bool(rate) and self.stream(fault).random() < rate
         if struck:
@@ -152,7 +152,7 @@ class World:
         return next((n for n in self.nodes if n.machine is machine and n.lives), None)
 
     def kept_for_unknown(self) -> list[Machine]:
-        """Returns the machines on which a node that nothing identifies may be: none of them is given up.
+        """Return the machines on which a node that nothing identifies may be: none of them is given up.
 
         That is documented; one node cannot be on all of them, but nothing shows on which it is.
         """
@@ -255,7 +255,7 @@ class World:
 
 
 def fit(work: Work, nodes: list[Node]) -> list[Node] | None:
-    """Returns a node for each bundle, fullest nodes first; None when there is not room for all."""
+    """Return a node for each bundle, fullest nodes first; None when there is not room for all."""
     ranked = sorted(nodes, key=lambda n: (sum(n.free.values()), n.node_id))
     free = {id(n): n.free for n in ranked}
     chosen: list[Node] = []

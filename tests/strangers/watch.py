@@ -1,4 +1,4 @@
-"""Checks what must hold in every world, from what is really there and never from the autoscaler's opinion."""
+"""Check what must hold in every world, from what is really there and never from the autoscaler's opinion."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ class Watch:
         return any(known is not None and serving[known.name] < known.min_nodes for known in types)
 
     def _goes(self, machine: Machine) -> bool:
-        """Returns whether the autoscaler may replace a machine, also one whose idle drain got lost."""
+        """Return whether the autoscaler may replace a machine, also one whose idle drain got lost."""
         asked_at, limit_s = machine.idle_drain_at, self.world.spec.timeouts.stop_requested_s + 30
         return self._leaves(machine) or (asked_at is not None and self.world.t - asked_at <= limit_s)
 
     def made(self, request_id: str, machines: list[Machine]) -> None:
-        """Compares what exists now with the limits; what is on its way out may be replaced."""
+        """Compare what exists now with the limits; what is on its way out may be replaced."""
         self.unanswered.pop(request_id, None)
         world, spec = self.world, self.world.spec
         staying = [m for m in world.alive() if not self._leaves(m) and self._is_shown(m)]
@@ -138,7 +138,7 @@ class Watch:
                 self.report("busy-terminated", f"{cloud_id} ({quirks}) with {len(busy[0].work)} at work")
 
     def _is_unpaid(self) -> bool:
-        """Returns whether what is left of the budget only just pays for the end of what may exist."""
+        """Return whether what is left of the budget only just pays for the end of what may exist."""
         world, budget = self.world, self.world.spec.budget
         if budget is None or budget.total is None:
             return False
@@ -185,7 +185,7 @@ class Watch:
     # What time does.
 
     def tick(self, seconds: float, *, is_blind: bool) -> None:
-        """Excuses what machines cost while nobody could see them or end them, and compares the rest."""
+        """Excuse what machines cost while nobody could see them or end them, and compares the rest."""
         world, budget = self.world, self.world.spec.budget
         for machine in world.alive():
             is_ending = machine.asked_at is not None and world.t - machine.asked_at > ENDING_S
@@ -200,7 +200,7 @@ class Watch:
             self.report("overspent", text)
 
     def leftovers(self) -> list[str]:
-        """Returns what is wrong with the machines that exist when nothing is wanted any more."""
+        """Return what is wrong with the machines that exist when nothing is wanted any more."""
         world = self.world
         kept = world.kept_for_unknown()
         workers = Counter(m.node_type for m in world.alive() if not m.is_head and m not in kept)
@@ -217,7 +217,7 @@ class Watch:
 
 
 def _unit(machine: Machine) -> float:
-    """Returns the $ of one billing unit."""
+    """Return the $ of one billing unit."""
     offer = machine.offer
     unit_s = max(offer.billing_minimum_s, offer.billing_granularity_s) if offer else 0.0
     return machine.price * unit_s / 3600.0

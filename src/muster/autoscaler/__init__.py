@@ -1,4 +1,4 @@
-"""Offers a cluster autoscaler in the manner of Ray's; names are imported on first use."""
+"""Offer a cluster autoscaler in the manner of Ray's; names are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Copies the ledger of a running monitor to the place of `muster.backup`, and restores it on a new head.
+"""Copy the ledger of a running monitor to the place of `muster.backup`, and restore it on a new head.
 
-A thread of its own copies: a slow or absent place never holds up a tick. Changes are copied at once, one copy
+A separate thread copies: a slow or absent place never holds up a tick. Changes are copied at once, one copy
 at a time; what changes meanwhile is in the next one.
 """
 
@@ -27,7 +27,7 @@ LAST_COPY_S = 10.0  # a monitor that ends waits so long for its last copy
 
 
 def backups_of(config: ClusterConfig) -> LedgerBackups | None:
-    """Returns where copies of this cluster's ledger are; None when the file names no place."""
+    """Return where copies of this cluster's ledger are; None when the file names no place."""
     wanted = config.muster.backup
     return None if not wanted.to else LedgerBackups(wanted.to, config.cluster_name, keep=wanted.keep)
 
@@ -35,7 +35,7 @@ def backups_of(config: ClusterConfig) -> LedgerBackups | None:
 def restore_if_lost(
     config: ClusterConfig, home: ClusterHome, clock: Clock, ids: IdSource
 ) -> RestoredLedger | None:
-    """Starts a head without a ledger from the newest copy: of `muster.backup`, or what the launcher has sent.
+    """Start a head without a ledger from the newest copy: of `muster.backup`, or what the launcher has sent.
 
     Called before the monitor opens its ledger. Raises StoreError when there are copies and none can be used:
     without them machines would still be adopted by their tags, but the money spent would be forgotten.
@@ -65,7 +65,7 @@ def restore_if_lost(
 
 
 def forget_line(config: ClusterConfig, python: str) -> str:
-    """Returns the line by which the head deletes its copies at `muster down`; "" when it has none."""
+    """Return the line by which the head deletes its copies at `muster down`; "" when it has none."""
     place = config.muster.backup.to
     if not place:
         return ""
@@ -74,7 +74,7 @@ def forget_line(config: ClusterConfig, python: str) -> str:
 
 
 class LedgerBackup:
-    """A LedgerBackup is a TickListener that keeps a copy of the ledger; `close` makes the last one."""
+    """A TickListener that keeps a copy of the ledger; `close` makes the last one."""
 
     def __init__(self, backups: LedgerBackups, ledger: Path, interval_s: float, clock: Clock) -> None:
         self._backups, self._ledger, self._interval_s, self._clock = backups, ledger, interval_s, clock
@@ -93,7 +93,7 @@ class LedgerBackup:
             self._wanted.set()
 
     def close(self) -> None:
-        """Waits a bounded time for the last copy; a place that hangs is given up with its thread."""
+        """Wait a bounded time for the last copy; a place that hangs is given up with its thread."""
         self._ends = True
         self._wanted.set()
         self._thread.join(LAST_COPY_S)

@@ -1,4 +1,4 @@
-"""Builds a Monitor from a cluster file, a home directory and an environment.
+"""Build a Monitor from a cluster file, a home directory and an environment.
 
 Called by `muster monitor`, the demo and tests. Whatever was opened is closed when a later step fails, and by
 the monitor itself when it ends.
@@ -68,7 +68,7 @@ HEAD_RETRY_S = (0.25, 5.0)  # first and longest pause between two attempts to re
 
 @dataclass(frozen=True)
 class MonitorOptions:
-    """MonitorOptions are what a user may set for one monitor; None leaves it to the cluster file."""
+    """What a user may set for one monitor; None leaves it to the cluster file."""
 
     config: Path  # not read when there is a source
     home: ClusterHome
@@ -84,7 +84,7 @@ class MonitorOptions:
 
 
 class StartCancelled(Exception):
-    """A StartCancelled is raised when the monitor is stopped before the head was reached."""
+    """Raised when the monitor is stopped before the head was reached."""
 
 
 def build_monitor(
@@ -95,7 +95,7 @@ def build_monitor(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> Monitor:
-    """Waits for the head and returns the monitor. Raises MusterError, or StartCancelled on a stop."""
+    """Wait for the head and return the monitor. Raises MusterError, or StartCancelled on a stop."""
     kept = ExitStack()  # closed by the monitor
     with ExitStack() as stack:
         parts = _Parts(options, dict(environment), clock or SystemClock(), ids or RandomIds(), stack)
@@ -140,7 +140,7 @@ class _Parts:
         self._nodes = GcsNodeSource(self._link, clock, self._wants_drivers)
 
     def _remember_spend(self, source: RayClusterSource) -> None:
-        """Starts a new ledger, as a new head's pod has one, from the spend that the RayCluster remembers."""
+        """Start a new ledger, as a new head's pod has one, from the spend that the RayCluster remembers."""
         from muster.providers.kuberay.announce import recorded_spend
 
         known = recorded_spend(source.provider.scaler.cluster.last() or {})
@@ -229,7 +229,7 @@ class _Parts:
         return Monitor(loop, interval, clock=self._clock, listeners=listeners, problems=metrics, close=close)
 
     def _write_record(self) -> None:
-        """Leaves for `muster down` what this monitor runs, unless `muster up` has done so."""
+        """Leave for `muster down` what this monitor runs, unless `muster up` has done so."""
         home, config, known = self._options.home, self._source.config, read_record(self._options.home)
         mark = identify(os.getpid())
         if mark is None or (known is not None and kind_of(config).head is HeadPolicy.HERE):
@@ -295,12 +295,12 @@ class _Parts:
             store=self._store,
             spec=self._source,
             resizer=resizer_for(self._link, provider, self._stack),
-            notices=self._notices if self._options.source is None else self._options.source.provider,
+            notices=provider.notice_source() or self._notices,
             forecasts=self._forecasts,
         )
 
     def _installer(self, provider: ManagedProvider) -> Installer | None:
-        """Returns what sets machines up over SSH; None where they come up with the runtime."""
+        """Return what sets machines up over SSH; None where they come up with the runtime."""
         if provider.traits().installs_runtime:
             return None
         from muster.autoscaler.worker_access import MountSync, WorkerAccess
@@ -380,7 +380,7 @@ class _Parts:
 def reach_head(
     link: GcsClient, stop: StopSignal, *, limit_s: float = math.inf, clock: Clock | None = None
 ) -> str:
-    """Returns the name of the head's session once the head is up; a wait is logged once.
+    """Return the name of the head's session once the head is up; a wait is logged once.
 
     Raises EngineUnreachable when the head is not up within `limit_s`.
     """

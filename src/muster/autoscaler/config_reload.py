@@ -1,4 +1,4 @@
-"""Applies an edit of the cluster file to a running monitor, and names what needs a restart."""
+"""Apply an edit of the cluster file to a running monitor, and names what needs a restart."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _AT_START = "takes effect when the monitor is restarted"
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLineOverrides:
-    """CommandLineOverrides hold the options of the command line; they win over the cluster file."""
+    """Holds the options of the command line; they win over the cluster file."""
 
     interval_s: float | None = None
     metrics_port: int | None = None
 
     def bounds(self, file: MonitorConfig) -> tuple[float, float]:
-        """Returns the shortest and the longest pause between two ticks."""
+        """Return the shortest and the longest pause between two ticks."""
         base_s = self.interval_s or file.interval_s
         return base_s, max(base_s, file.longest_interval_s)
 
     def port(self, file: MonitorConfig) -> int:
-        """Returns the port of the metrics."""
+        """Return the port of the metrics."""
         chosen = file.metrics_port if self.metrics_port is None else self.metrics_port
         return DEFAULT_PORT if chosen is None else chosen
 
 
 def retention_of(config: ClusterConfig) -> Retention:
-    """Returns how much of the past the ledger keeps."""
+    """Return how much of the past the ledger keeps."""
     kept = config.muster.retention
     return Retention(
         max_age_s=kept.max_age_s,
@@ -49,7 +49,7 @@ def retention_of(config: ClusterConfig) -> Retention:
 
 
 def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str, tuple[object, str]]:
-    """Returns the keys that a running monitor ignores, with their values and the reason for the log."""
+    """Return the keys that a running monitor ignores, with their values and the reason for the log."""
     monitor = config.muster.monitor
     # The section without what may change while a monitor runs, such as the list of hosts.
     live, provider = kind_of(config).live_keys, config.provider
@@ -72,7 +72,7 @@ def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str
 
 @dataclass
 class ConfigReload:
-    """A ConfigReload applies an edit of the cluster file to the parts of a running monitor."""
+    """Applies an edit of the cluster file to the parts of a running monitor."""
 
     config: Callable[[], ClusterConfig]  # as the loop has read it
     given: CommandLineOverrides
@@ -87,7 +87,7 @@ class ConfigReload:
         self._started = self._current = self.config()
 
     def apply(self) -> None:
-        """Applies the newest config; returns at once while the file is unchanged."""
+        """Apply the newest config; return at once while the file is unchanged."""
         before, now = self._current, self.config()
         if now is before:
             return

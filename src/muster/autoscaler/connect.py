@@ -1,4 +1,4 @@
-"""Finds a cluster's GCS and its token, and whether Ray's own autoscaler runs that cluster already.
+"""Find a cluster's GCS and its token, and whether Ray's own autoscaler runs that cluster already.
 
 Called by `muster monitor`. Address and token are from the options, the environment, or the files of `muster
 up`. The token is not copied, only where it lies, unless it was given by value.
@@ -26,14 +26,14 @@ _NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 @dataclass(frozen=True)
 class HeadAddress:
-    """A HeadAddress is the address of the head and how to authenticate; its text never shows the token."""
+    """The address of the head and how to authenticate; its text never shows the token."""
 
     address: str
     auth: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def find_head_address(home: ClusterHome, address: str | None, environment: Mapping[str, str]) -> HeadAddress:
-    """Returns the head's address. Raises ClusterError when neither options nor files name one."""
+    """Return the head's address. Raises ClusterError when neither options nor files name one."""
     record = read_record(home)
     known = address or environment.get("RAY_ADDRESS") or (record.address if record is not None else "")
     if not known:
@@ -60,7 +60,7 @@ _RAY_MONITOR = re.compile(r"ray/autoscaler/(_private|v2)/monitor\.py$")
 def foreign_autoscaler(
     link: GcsClient, pause: Callable[[float], object], clock: Clock, *, own_version: int = 0
 ) -> str:
-    """Returns what shows that Ray's own autoscaler runs the cluster; "" when nothing does.
+    """Return what shows that Ray's own autoscaler runs the cluster; "" when nothing does.
 
     Where the head's processes can be seen, its process is there or not. From elsewhere its reports to the GCS
     are watched: they change while it lives, whereas one that is gone has left its last. A report of at most
@@ -79,7 +79,7 @@ def foreign_autoscaler(
 
 
 def ray_monitor(address: str) -> tuple[int | None, bool]:
-    """Returns the process of Ray's monitor for this GCS, and whether the GCS itself was seen here."""
+    """Return the process of Ray's monitor for this GCS, and whether the GCS itself was seen here."""
     host, port = host_and_port(address)
     if not _is_here(host):
         return None, False
@@ -95,7 +95,7 @@ def ray_monitor(address: str) -> tuple[int | None, bool]:
 
 
 def company(address: str, found: str) -> AlreadyMonitored:
-    """Returns the error for a cluster that Ray's own autoscaler runs: each would undo what the other does."""
+    """Return the error for a cluster that Ray's own autoscaler runs: each would undo what the other does."""
     return AlreadyMonitored(
         f"Ray's own autoscaler runs the cluster at {address} ({found}): start its head with `ray start "
         "--head --no-monitor`, or only watch, with --shadow"
@@ -103,7 +103,7 @@ def company(address: str, found: str) -> AlreadyMonitored:
 
 
 class RivalAutoscaler:
-    """A RivalAutoscaler ends a monitor when Ray's own autoscaler is started beside it; a TickListener."""
+    """Ends a monitor when Ray's own autoscaler is started beside it; a TickListener."""
 
     def __init__(self, link: GcsClient, clock: Clock) -> None:
         self._link, self._clock = link, clock
@@ -123,7 +123,7 @@ class RivalAutoscaler:
 
 
 def _is_here(host: str) -> bool:
-    """Returns whether an address is one of this computer's: only those can be listened on."""
+    """Return whether an address is one of this computer's: only those can be listened on."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -1,4 +1,4 @@
-"""Derives the events of a tick, in the words of Ray's log, and keeps the newest.
+"""Derive the events of a tick, in the words of Ray's log, and keep the newest.
 
 A warning is logged once, until it changes or disappears. The newest events are part of the published status.
 """
@@ -40,7 +40,7 @@ RING = 100
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """An Event is one line of the cluster's log."""
+    """One line of the cluster's log."""
 
     at: float
     level: str  # debug, info, warning
@@ -52,7 +52,7 @@ WarningKeys = frozenset[str]  # of the warnings in force
 
 
 def events_of(known: WarningKeys, tick: TickResult) -> tuple[tuple[Event, ...], WarningKeys]:
-    """Returns the new events of a tick and the keys of the warnings in force after it; pure."""
+    """Return the new events of a tick and the keys of the warnings in force after it; pure."""
     shape = () if tick.snapshot.traits.read_only else tuple(_shape_events(tick))
     current = _warnings(tick)
     if tick.runtime is None:  # nothing was observed, so no warning has ended either
@@ -63,7 +63,7 @@ def events_of(known: WarningKeys, tick: TickResult) -> tuple[tuple[Event, ...], 
 
 
 class EventLog:
-    """An EventLog writes events to the log `muster.events` and keeps the newest."""
+    """Writes events to the log `muster.events` and keeps the newest."""
 
     def __init__(self) -> None:
         self._warnings: WarningKeys = frozenset()
@@ -71,17 +71,17 @@ class EventLog:
 
     @property
     def newest(self) -> tuple[Event, ...]:
-        """Returns the newest events, oldest first."""
+        """Return the newest events, oldest first."""
         return tuple(self._ring)
 
     def on_tick(self, tick: TickResult) -> None:
-        """Logs the new events of a tick."""
+        """Log the new events of a tick."""
         events, self._warnings = events_of(self._warnings, tick)
         for event in events:
             self.log(event)
 
     def log(self, event: Event) -> None:
-        """Logs one event; other parts of the monitor report through here as well."""
+        """Log one event; other parts of the monitor report through here as well."""
         logger.log(_LEVELS[event.level], "%s", event.message)
         if event.level != "debug":
             self._ring.append(event)
@@ -120,14 +120,14 @@ def _shape_events(tick: TickResult) -> Iterator[Event]:
 
 
 def fresh_notices(tick: TickResult) -> tuple[Notice, ...]:
-    """Returns the notices about machines of the cluster that this tick saw first, or that have changed."""
+    """Return the notices about machines of the cluster that this tick saw first, or that have changed."""
     before, after = tick.snapshot.memory.noticed, tick.plan.memory.noticed
     fresh = {name for name, kind in after.items() if before.get(name) is not kind}
     return tuple(n for n in tick.snapshot.notices or () if n.cloud_id in fresh and not n.is_cancelled)
 
 
 def losses_of(tick: TickResult) -> Counter[tuple[str, str]]:
-    """Counts the machines that were lost in this tick, by type and reason."""
+    """Count the machines that were lost in this tick, by type and reason."""
     if tick.snapshot.traits.read_only:
         return Counter()
     losses = [(record, record.loss) for record in tick.plan.writes]
@@ -147,7 +147,7 @@ def _is_new(record: Instance, at: float) -> bool:
 
 
 def _is_adopted(record: Instance, at: float) -> bool:
-    """Returns whether a worker was listed that no record was about: left behind by a head, or by hand."""
+    """Return whether a worker was listed that no record was about: left behind by a head, or by hand."""
     first = record.history[0] if record.history else None
     if first is None or record.kind is not NodeKind.WORKER or record.launch_request_id is not None:
         return False
@@ -155,7 +155,7 @@ def _is_adopted(record: Instance, at: float) -> bool:
 
 
 def _is_going(record: Instance, at: float) -> bool:
-    """Returns whether the machine begins to leave in this tick because of a decision of the autoscaler."""
+    """Return whether the machine begins to leave in this tick because of a decision of the autoscaler."""
     if record.stop_cause is None or not record.history or record.history[-1].at != at:
         return False
     if record.state is _S.RAY_STOP_REQUESTED:
@@ -164,7 +164,7 @@ def _is_going(record: Instance, at: float) -> bool:
 
 
 def size_after(tick: TickResult) -> Resources:
-    """Returns the cluster's resources after every machine on its way has arrived or left."""
+    """Return the cluster's resources after every machine on its way has arrived or left."""
     nodes = {} if tick.runtime is None else {node.node_id: node for node in tick.runtime.nodes}
     types = {kind.name: kind.resources for kind in tick.spec.node_types}
     size = EMPTY
@@ -238,7 +238,7 @@ def _infeasible(tick: TickResult, subject: Subject, items: Mapping[str, T]) -> l
 
 
 def requests_by_id(demands: Iterable[Demand]) -> dict[str, Demand]:
-    """Returns demands by the planner's name: their own, or the position among those with a usable count."""
+    """Return demands by the planner's name: their own, or the position among those with a usable count."""
     sane = [demand for demand in demands if demand.count > 0]
     return {demand.name or str(position): demand for position, demand in enumerate(sane)}
 

@@ -1,4 +1,4 @@
-"""Names the files of one cluster on its head. Paths only.
+"""Name the files of one cluster on its head. Paths only.
 
 The launcher, the monitor and the CLI find each other's files here. Default root: `~/.muster/clusters`.
 """
@@ -13,48 +13,48 @@ DEFAULT_ROOT = Path("~/.muster/clusters")
 
 @dataclass(frozen=True)
 class ClusterHome:
-    """A ClusterHome is the directory of one cluster."""
+    """The directory of one cluster."""
 
     path: Path
 
     @classmethod
     def of(cls, cluster_name: str, root: Path | None = None) -> ClusterHome:
-        """Returns the home of a cluster; `root` is `$MUSTER_HOME/clusters` where that variable is set."""
+        """Return the home of a cluster; `root` is `$MUSTER_HOME/clusters` where that variable is set."""
         return cls((root or DEFAULT_ROOT).expanduser() / cluster_name)
 
     @property
     def ledger(self) -> Path:
-        """Returns the instance store's file; its lock keeps a second monitor out."""
+        """Return the instance store's file; its lock keeps a second monitor out."""
         return self.path / "ledger.db"
 
     @property
     def backups(self) -> Path:
-        """Returns the directory of copies of a ledger that is on another machine, for a new head."""
+        """Return the directory of copies of a ledger that is on another machine, for a new head."""
         return self.path / "backups"
 
     @property
     def pulled(self) -> Path:
-        """Returns an empty file whose time is that of the last attempt to fetch such a copy."""
+        """Return an empty file whose time is that of the last attempt to fetch such a copy."""
         return self.path / "ledger_pulled"
 
     @property
     def status(self) -> Path:
-        """Returns the file of the PublishedStatus, which the monitor replaces after every change."""
+        """Return the file of the PublishedStatus, which the monitor replaces after every change."""
         return self.path / "status.json"
 
     @property
     def cluster(self) -> Path:
-        """Returns the file of the ClusterRecord, which `muster up` writes: how to reach the cluster."""
+        """Return the file of the ClusterRecord, which `muster up` writes: how to reach the cluster."""
         return self.path / "cluster.json"
 
     @property
     def token(self) -> Path:
-        """Returns the file of Ray's token, readable by its owner only."""
+        """Return the file of Ray's token, readable by its owner only."""
         return self.path / "auth_token"
 
     @property
     def metrics_token(self) -> Path:
-        """Returns the file of the token that the metrics ask for, where a user has written one."""
+        """Return the file of the token that the metrics ask for, where a user has written one."""
         return self.path / "metrics_token"
 
     @property
@@ -63,15 +63,15 @@ class ClusterHome:
 
     @property
     def history(self) -> Path:
-        """Returns the directory of the compact history: the page shows it, `muster backtest` replays it."""
+        """Return the directory of the compact history: the page shows it, `muster backtest` replays it."""
         return self.path / "history"
 
     @property
     def shadow(self) -> Path:
-        """Returns the file of the ShadowBook of `muster monitor --shadow`."""
+        """Return the file of the ShadowBook of `muster monitor --shadow`."""
         return self.path / "shadow.json"
 
     @property
     def nodes(self) -> Path:
-        """Returns the directory of the process provider: one file per node."""
+        """Return the directory of the process provider: one file per node."""
         return self.path / "nodes"

@@ -1,4 +1,4 @@
-"""Lists the clusters that have files on this computer, for the commands of the CLI."""
+"""List the clusters that have files on this computer, for the commands of the CLI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET_S = 10.0  # the monitor publishes at least every 5 s
 
 @dataclass(frozen=True)
 class KnownCluster:
-    """A KnownCluster is a directory with a cluster's files; `record` is set while the cluster is up."""
+    """A directory with a cluster's files; `record` is set while the cluster is up."""
 
     home: ClusterHome
     record: ClusterRecord | None
@@ -31,7 +31,7 @@ class KnownCluster:
         return self.home.path.name
 
     def node_types(self) -> tuple[str, ...]:
-        """Returns the node types of its file; () when the cluster is down or the file cannot be used."""
+        """Return the node types of its file; () when the cluster is down or the file cannot be used."""
         try:
             if self.record is None:
                 return ()
@@ -43,7 +43,7 @@ class KnownCluster:
         return read_status(self.home)
 
     def problem(self, status: PublishedStatus, now: float) -> str:
-        """Returns why the status may be out of date; "" when the status is current."""
+        """Return why the status may be out of date; "" when the status is current."""
         log = f"see {self.home.monitor_log}"
         gone = "" if self.record is None else self._gone(self.record, log)
         silent_s = now - status.at
@@ -53,7 +53,7 @@ class KnownCluster:
         return f"{who} has not updated the status for {silent}: check that it still runs; {log}"
 
     def _gone(self, record: ClusterRecord, log: str) -> str:
-        """Names the processes of `muster up` that are gone."""
+        """Name the processes of `muster up` that are gone."""
         command = "monitor" if record.provider and not self.home.nodes.is_dir() else "up"
         again = f"`muster {command} {record.config}` starts"
         if not is_alive(record.monitor):
@@ -65,13 +65,13 @@ class KnownCluster:
 
 
 def clusters_root(environment: Mapping[str, str]) -> Path:
-    """Returns `$MUSTER_HOME/clusters`, or the default."""
+    """Return `$MUSTER_HOME/clusters`, or the default."""
     given = environment.get("MUSTER_HOME")
     return (Path(given) / "clusters" if given else DEFAULT_ROOT).expanduser()
 
 
 def known_clusters(root: Path) -> list[KnownCluster]:
-    """Returns every cluster that has files here, up or not, by name."""
+    """Return every cluster that has files here, up or not, by name."""
     try:
         entries = sorted(path for path in root.iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def known_cluster(home: ClusterHome) -> KnownCluster:
 
 
 def find_cluster(word: str | None, root: Path) -> KnownCluster:
-    """Finds a cluster by name, by cluster file, or as the only one. Raises ClusterError with the choices."""
+    """Find a cluster by name, by cluster file, or as the only one. Raises ClusterError with the choices."""
     known = known_clusters(root)
     if word is None:
         return _the_only_one(known, root)
@@ -100,7 +100,7 @@ def find_cluster(word: str | None, root: Path) -> KnownCluster:
 
 
 def is_launched(word: str | None, root: Path) -> bool:
-    """Returns whether `muster up` has started the cluster elsewhere, so that its head knows its status."""
+    """Return whether `muster up` has started the cluster elsewhere, so that its head knows its status."""
     try:
         name = None if word is None else cluster_name(word)
     except (ClusterError, ConfigError):
@@ -113,7 +113,7 @@ def is_launched(word: str | None, root: Path) -> bool:
 
 
 def cluster_name(word: str) -> str:
-    """Returns the name of the cluster; a word that names a file stands for the cluster of that file."""
+    """Return the name of the cluster; a word that names a file stands for the cluster of that file."""
     path = cluster_file(word)
     if path is not None:
         return load_config(path, sizes=any_size).cluster_name
@@ -123,7 +123,7 @@ def cluster_name(word: str) -> str:
 
 
 def cluster_file(word: str) -> Path | None:
-    """Returns the cluster file that a word names; None for the name of a cluster."""
+    """Return the cluster file that a word names; None for the name of a cluster."""
     file = os.path.expanduser(word)  # these two of os.path never raise
     is_file = file.endswith((".yaml", ".yml", ".json")) or os.path.isfile(file)
     return Path(file) if is_file else None

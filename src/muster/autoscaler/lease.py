@@ -1,4 +1,4 @@
-"""Keeps two monitors from running one cluster, also on different hosts, by a key that the holder renews.
+"""Keep two monitors from running one cluster, also on different hosts, by a key that the holder renews.
 
 The ledger's lock keeps a second monitor of the same host and home out; the lease sees other hosts. Only
 changes of the key count, never its times: the clocks of two hosts need not agree.
@@ -41,7 +41,7 @@ class AlreadyMonitored(MusterError):
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """A Holder is the monitor that runs the cluster; `beat` grows with every renewal."""
+    """The monitor that runs the cluster; `beat` grows with every renewal."""
 
     host: str
     pid: int
@@ -51,7 +51,7 @@ class Holder(Struct, frozen=True, kw_only=True):
 
 
 class Lease:
-    """A Lease is held between `take` and `release`."""
+    """Held between `take` and `release`."""
 
     def __init__(self, store: KeyValueStore, clock: Clock, ids: IdSource) -> None:
         self._store, self._clock = store, clock
@@ -61,7 +61,7 @@ class Lease:
         self._renewed = float("-inf")
 
     def take(self, sleep: Callable[[float], object]) -> None:
-        """Waits until the cluster is free and takes it. Raises AlreadyMonitored when its holder is alive."""
+        """Wait until the cluster is free and takes it. Raises AlreadyMonitored when its holder is alive."""
         self._wait_for(sleep)
         self._write()
         found = self._read()  # another monitor may have written at the same time: the last one stays
@@ -69,7 +69,7 @@ class Lease:
             raise AlreadyMonitored(_conflict(found))
 
     def on_tick(self, tick: TickResult) -> None:
-        """Renews the key after a tick. Raises AlreadyMonitored when another monitor has taken over."""
+        """Renew the key after a tick. Raises AlreadyMonitored when another monitor has taken over."""
         if tick.runtime is None or self._clock.monotonic() - self._renewed < RENEW_S:
             return
         found = self._read()
@@ -78,7 +78,7 @@ class Lease:
         self._write()
 
     def release(self) -> None:
-        """Deletes the key, so that the next monitor need not wait."""
+        """Delete the key, so that the next monitor need not wait."""
         found = self._read()
         if found is not None and found.lease == self._mine.lease:
             self._store.kv_delete(KEY, SPACE)

@@ -1,4 +1,4 @@
-"""Exports Prometheus metrics of the monitor: Ray's names under `autoscaler_`, muster's under `muster_`.
+"""Export Prometheus metrics of the monitor: Ray's names under `autoscaler_`, muster's under `muster_`.
 
 Every tick updates them. Without prometheus-client the monitor runs without metrics and logs that once.
 """
@@ -10,6 +10,7 @@ import hmac
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -73,17 +74,17 @@ _OUR_GAUGES = (
     ("price_per_hour", (), "What its machines cost per hour now, in the currency of the prices."),
     ("type_price_per_hour", ("NodeType",), "What one machine of the type costs per hour."),
     ("offer_price_per_hour", _OFFER, "What one machine of the type costs per hour in this zone and market."),
-    ("offer_backoff_seconds", _OFFER, "How long the offer will not be bought from after a failure."),
+    ("offer_backoff_seconds", _OFFER, "How long muster avoids the offer after a failure."),
     ("budget_left", (), "What may still be spent in the running period, without what is reserved."),
-    ("budget_reserved", (), "What its machines will cost until they can be given back."),
+    ("budget_reserved", (), "What its machines will cost until they can be terminated."),
     ("verdicts", ("subject", "reason"), "Requests, nodes and node types by the reason for their state."),
     ("pending_demand", ("resource", "reason"), "Resources that requests wait for, by the reason."),
     ("pending_demand_wait_seconds", ("resource",), "How long equal requests have waited, the longest."),
-    ("backoff_seconds", ("NodeType",), "How long the type will not be bought after a failure."),
+    ("backoff_seconds", ("NodeType",), "How long muster avoids the node type after a failure."),
 )
 _OUR_COUNTERS = (
     ("spend", (), "What the cluster has cost so far, in the currency of the prices."),
-    ("quarantined", (), "Inputs that were set aside, each tick anew."),
+    ("quarantined", (), "Inputs that the last tick set aside."),
     ("terminate_exceptions", (), "Terminate calls that were refused or broke."),
     ("launch_failures", ("NodeType", "kind"), "Machines that did not come or could not be set up, by kind."),
     ("offer_launch_failures", (*_OFFER, "kind"), "The same, by the offer from which they were to come."),
@@ -93,10 +94,10 @@ _OUR_COUNTERS = (
 
 
 class Metrics:
-    """Metrics hold every metric of one cluster, in a registry of their own."""
+    """Holds every metric of one cluster, in their own registry."""
 
     def __init__(self, session_name: str, cluster_name: str = "") -> None:
-        """Raises ImportError when prometheus-client is not installed."""
+        """Raise ImportError when prometheus-client is not installed."""
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
         self.registry: CollectorRegistry = CollectorRegistry()
@@ -129,7 +130,7 @@ class Metrics:
             metric.labels(*self._in_all)  # shown as 0 before anything happens
 
     def on_tick(self, tick: TickResult) -> None:
-        """Updates every metric from a tick."""
+        """Update every metric from a tick."""
         self._histograms["update_time"].labels(*self._in_all).observe(tick.took_s)
         self._count("update_loop_exceptions", 0 if tick.is_decided else 1)
         self._count("node_launch_exceptions", tick.port_errors.launch)
@@ -147,17 +148,18 @@ class Metrics:
             self._set(name, values)
 
     def on_failed_tick(self) -> None:
-        """Counts a tick that ended in an exception."""
+        """Count a tick that ended in an exception."""
         self._count("update_loop_exceptions", 1)
 
     def on_config_problem(self) -> None:
-        """Counts an edit of the cluster file that cannot be used."""
+        """Count an edit of the cluster file that cannot be used."""
         self._count("config_validation_exceptions", 1)
 
-    def _count_by_type(self, tick: TickResult, types: Iterable[Labels]) -> None:
-        for labels in types:
-            if labels not in self._shown.get("active_nodes", {}):
-                self._counters["lost_nodes"].labels(*self._in_all, *labels)  # 0 before the first is lost
+    def _count_by_type(self, tick: TickResult, types: AbstractSet[Labels]) -> None:
+        for (node_type,) in types - self._shown.get("active_nodes", {}).keys():  # 0 before the first
+            self._counters["lost_nodes"].labels(*self._in_all, node_type)
+            for kind in (*(kind.value for kind in FailureKind), TIMEOUT):
+                self._counters["launch_failures"].labels(*self._in_all, node_type, kind)
         for (node_type, _), count in losses_of(tick).items():
             self._count("lost_nodes", count, node_type)
         for notice in fresh_notices(tick):
@@ -173,7 +175,7 @@ class Metrics:
             self._spent = spent
 
     def _follow(self, record: Instance, at: float) -> None:
-        """Counts the transitions of one record in this tick."""
+        """Count the transitions of one record in this tick."""
         for index, change in enumerate(record.history):
             if change.at != at:
                 continue
@@ -198,7 +200,7 @@ class Metrics:
             self._counters[name].labels(*self._in_all, *labels).inc(more)
 
     def _set(self, name: str, values: Mapping[Labels, float]) -> None:
-        """A label that has no value any more is removed: a series per node or group would stay for ever."""
+        """A label that has no value any more is removed: a series per node or group would stay forever."""
         gauge, shown = self._gauges[name], self._shown.get(name, {})
         for labels in shown.keys() - values.keys():
             gauge.remove(*self._in_all, *labels)
@@ -217,12 +219,12 @@ TIMEOUT = "timeout"  # beside the kinds of failures: the provider said nothing, 
 
 
 def launch_failures_of(tick: TickResult) -> Counter[Labels]:
-    """Counts the machines that did not come or could not be set up, by type and kind of failure; pure."""
+    """Count the machines that did not come or could not be set up, by type and kind of failure; pure."""
     return Counter((record.node_type, kind) for record, kind in _failed_launches(tick))
 
 
 def offer_failures_of(tick: TickResult) -> Counter[Labels]:
-    """Counts those of types with offers, by type, zone, market and kind of failure; pure."""
+    """Count those of types with offers, by type, zone, market and kind of failure; pure."""
     return Counter(
         (record.node_type, record.offer.zone, record.offer.market, kind)
         for record, kind in _failed_launches(tick)
@@ -247,7 +249,7 @@ Waits = Mapping[object, tuple[float, frozenset[str]]]  # request -> since when i
 
 
 def waits_of(known: Waits, tick: TickResult) -> Waits:
-    """Returns since when each different request has waited without a break; pure.
+    """Return since when each different request has waited without a break; pure.
 
     Equal requests of a queue are one: each may have waited less. A gang is known by its id, so its time is
     the ledger's, and older than this process.
@@ -265,7 +267,7 @@ def waits_of(known: Waits, tick: TickResult) -> Waits:
 
 
 def _waiting(tick: TickResult) -> Iterator[tuple[Verdict, Demand | Gang, dict[str, float]]]:
-    """Yields every request that no running node has room for, and what it needs in all."""
+    """Yield every request that no running node has room for, and what it needs in all."""
     runtime = tick.runtime
     if runtime is None:
         return
@@ -291,7 +293,7 @@ def _needs(request: Demand | Gang, count: int) -> dict[str, float]:
 
 
 def gauges_of(tick: TickResult, waits: Waits = MappingProxyType({})) -> dict[str, dict[Labels, float]]:
-    """Returns every gauge's values after a tick; pure. A metric that is unknown this time is left out."""
+    """Return every gauge's values after a tick; pure. A metric that is unknown this time is left out."""
     records, types = tuple(tick.ledger.instances.values()), tick.spec.node_types
     none_of_a_type: dict[Labels, float] = {(kind.name,): 0.0 for kind in types}
     verdicts: Counter[Labels] = Counter()
@@ -370,7 +372,7 @@ def _number(records: Iterable[Instance], states: frozenset[InstanceState]) -> fl
 
 
 def _amounts(tick: TickResult, sizes: Iterable[Resources]) -> dict[Labels, float]:
-    """Returns the configured resources only: Ray adds several for every node and placement group."""
+    """Return the configured resources only: Ray adds several for every node and placement group."""
     amounts = _sum(sizes).to_floats()
     configured = sorted({name for kind in tick.spec.node_types for name in kind.resources})
     return {(name,): amounts.get(name, 0.0) for name in configured}
@@ -394,10 +396,10 @@ _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 
 class MetricsServer:
-    """A MetricsServer serves one registry over HTTP until `close`, where a token is named only with it."""
+    """Serves one registry over HTTP until `close`, where a token is named only with it."""
 
     def __init__(self, metrics: Metrics, host: str, port: int, token: Path | None = None) -> None:
-        """Starts to serve; `port` 0 takes any free one. Raises ClusterError for a token that is unusable."""
+        """Start to serve; `port` 0 takes any free one. Raises ClusterError for a token that is unusable."""
         self._metrics, self.host, self.token = metrics, host, token
         if token is not None and not _token_in(token):
             raise ClusterError(
@@ -424,11 +426,11 @@ class MetricsServer:
 
     @property
     def address(self) -> str:
-        """Returns host:port, as Ray's tools are told it."""
+        """Return host:port, as Ray's tools expect it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def move(self, port: int) -> None:
-        """Serves on another port from now on. Raises OSError, and changes nothing, when it cannot be used."""
+        """Serve on another port from now on. Raises OSError, and changes nothing, when it cannot be used."""
         if port in (0, self.port):  # 0 is any, so this one as well
             return
         fresh = self._started(port)
@@ -451,7 +453,7 @@ class MetricsServer:
 
 
 def _guarded(app: Any, token: Path) -> Any:  # noqa: ANN401 - a WSGI application
-    """Returns the application behind a bearer token; its file is read again for every request."""
+    """Return the application behind a bearer token; its file is read again for every request."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:  # noqa: ANN401 - WSGI's
         wanted, given = _token_in(token), environ.get("HTTP_AUTHORIZATION", "")
@@ -465,7 +467,7 @@ def _guarded(app: Any, token: Path) -> Any:  # noqa: ANN401 - a WSGI application
 
 
 def _token_in(path: Path) -> str:
-    """Returns "" for a file that is missing, empty or unreadable: then nobody is let in."""
+    """Return "" for a file that is missing, empty or unreadable: then nobody is let in."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -473,12 +475,12 @@ def _token_in(path: Path) -> str:
 
 
 def host_for(address: str) -> str:
-    """Returns the address to listen on: the head's, loopback for a cluster on loopback."""
+    """Return the address to listen on: the head's, loopback for a cluster on loopback."""
     return "127.0.0.1" if address.startswith(_LOOPBACK) else address.rpartition(":")[0].strip("[]")
 
 
 def start_metrics_server(metrics: Metrics, host: str, port: int, token: Path | None) -> MetricsServer | None:
-    """Serves on the head's address, or on loopback where this computer does not have it; logs which."""
+    """Serve on the head's address, or on loopback where this computer does not have it; logs which."""
     try:
         server = MetricsServer(metrics, host, port, token)
     except OSError as error:
@@ -486,7 +488,7 @@ def start_metrics_server(metrics: Metrics, host: str, port: int, token: Path | N
             logger.warning("metrics are not served: %s", error)
             return None
         logger.warning(
-            "metrics: %s is no address of this computer, so they are served on 127.0.0.1 only; choose "
+            "metrics: %s is not an address of this computer, so they are served on 127.0.0.1 only; choose "
             "another with --metrics-host",
             host,
         )

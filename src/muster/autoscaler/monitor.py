@@ -1,4 +1,4 @@
-"""Runs a cluster's loop: one tick, its report to every listener, and a wait for the next tick.
+"""Run a cluster's loop: one tick, its report to every listener, and a wait for the next tick.
 
 No exception of a tick or of a listener ends the loop; only a refused token, another monitor, or a stop does.
 """
@@ -39,7 +39,7 @@ _GONE = frozenset({NodeStatus.DEAD, NodeStatus.DRAINING})
 
 
 class StopSignal(Protocol):
-    """A StopSignal ends the loop and is what the loop waits on; `threading.Event` is one."""
+    """Ends the loop and is what the loop waits on; `threading.Event` is one."""
 
     def is_set(self) -> bool: ...
 
@@ -47,13 +47,13 @@ class StopSignal(Protocol):
 
 
 class TickListener(Protocol):
-    """A TickListener is called after every tick."""
+    """Called after every tick."""
 
     def on_tick(self, tick: TickResult) -> None: ...
 
 
 class ProblemCounter(Protocol):
-    """A ProblemCounter counts what a tick listener does not see; the metrics are one."""
+    """Counts what a tick listener does not see; the metrics are one."""
 
     def on_failed_tick(self) -> None: ...
 
@@ -62,7 +62,7 @@ class ProblemCounter(Protocol):
 
 @dataclass(frozen=True)
 class Loop:
-    """A Loop is what the monitor drives: a controller, and the checks between two ticks."""
+    """What the monitor drives: a controller, and the checks between two ticks."""
 
     controller: ClusterController
     poll: Callable[[], RuntimeReport] | None = None  # reads the runtime between ticks; None: no polls
@@ -72,7 +72,7 @@ class Loop:
 
 
 class Monitor:
-    """A Monitor runs one cluster's loop."""
+    """Runs one cluster's loop."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Monitor:
                 self._close()
 
     def round(self) -> float:
-        """Runs one tick, passes it to every listener, and returns the seconds until the next."""
+        """Run one tick, passes it to every listener, and returns the seconds until the next."""
         self._versions = self._read_versions()
         self._urgent = None
         started = self._clock.monotonic()
@@ -141,7 +141,7 @@ class Monitor:
         return tick.interval_s
 
     def _tick(self, started: float) -> TickResult | None:
-        """Returns None when the tick failed: that is logged, and the next one tries again."""
+        """Return None when the tick failed: that is logged, and the next one tries again."""
         try:
             result = self._loop.controller.tick()
             if isinstance(result.port_errors.runtime, _FATAL):
@@ -173,7 +173,7 @@ class Monitor:
     # -- between ticks ---------------------------------------------------------------------------------
 
     def _wait(self, stop: StopSignal, interval_s: float) -> None:
-        """Waits until the next tick is due, something urgent has changed, or the loop is to end."""
+        """Wait until the next tick is due, something urgent has changed, or the loop is to end."""
         due = self._ended_at + interval_s
         while (left_s := due - self._clock.monotonic()) > 0:
             if stop.wait(min(left_s, self._pause_s(_POLL_DUTY, self._polls_took_s))):
@@ -188,7 +188,7 @@ class Monitor:
         return self._loop.config_version(), self._loop.notices_version()
 
     def _has_changed(self) -> bool:
-        """Returns whether the config, notices, demand or nodes differ from what the last tick saw."""
+        """Return whether the config, notices, demand or nodes differ from what the last tick saw."""
         if self._read_versions() != self._versions:
             return True
         if self._loop.poll is None or self._urgent is None:
@@ -208,7 +208,7 @@ class Monitor:
 
 
 class MonitorHealth:
-    """A MonitorHealth answers probes: `/healthz` while ticks come, `/readyz` while they decide."""
+    """Answers probes: `/healthz` while ticks come, `/readyz` while they decide."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -220,7 +220,7 @@ class MonitorHealth:
         self._at |= {"/healthz": now, **({"/readyz": now} if is_ready else {})}
 
     def beside(self, app: Any) -> Any:  # noqa: ANN401 - WSGI applications
-        """Returns the application with the two paths; they need no token and tell nothing else."""
+        """Return the application with the two paths; they need no token and tell nothing else."""
 
         def answer(environ: dict[str, Any], start_response: Any) -> Any:  # noqa: ANN401 - WSGI's
             path = environ.get("PATH_INFO", "")
@@ -236,7 +236,7 @@ class MonitorHealth:
 
 
 class TickInterval:
-    """A TickInterval doubles the pause from `base_s` to `max_s` while the cluster stays the same."""
+    """Doubles the pause from `base_s` to `max_s` while the cluster stays the same."""
 
     def __init__(self, base_s: float, max_s: float) -> None:
         self.base_s, self.max_s = base_s, max(base_s, max_s)
@@ -244,12 +244,12 @@ class TickInterval:
         self._state: object = None
 
     def change(self, base_s: float, max_s: float) -> None:
-        """Sets other bounds, from the next tick on; the pauses begin at the shortest again."""
+        """Set other bounds, from the next tick on; the pauses begin at the shortest again."""
         self.base_s, self.max_s = base_s, max(base_s, max_s)
         self._interval_s = base_s
 
     def after(self, tick: TickResult) -> float:
-        """Returns the seconds to the next tick."""
+        """Return the seconds to the next tick."""
         state = state_of(tick)
         # A machine starts, stops or grows, or an effect is still to be handed over.
         is_moving = bool(tick.ledger.outbox) or any(map(_is_changing, tick.ledger.instances.values()))
@@ -263,7 +263,7 @@ class TickInterval:
 
 
 def urgent_state(report: RuntimeReport) -> object:
-    """Returns what cannot wait for the next tick, as a value to compare: demand, and which nodes live.
+    """Return what cannot wait for the next tick, as a value to compare: demand, and which nodes live.
 
     The order of a report means nothing: a GCS lists its nodes in any order.
     """
@@ -272,7 +272,7 @@ def urgent_state(report: RuntimeReport) -> object:
 
 
 def state_of(tick: TickResult) -> object:
-    """Returns everything that counts as a change, as a value to compare.
+    """Return everything that counts as a change, as a value to compare.
 
     Times, versions and spend change by themselves and are left out.
     """

@@ -1,4 +1,4 @@
-"""Offers Ray's v1 provider class under muster's path, for users' own providers to derive from."""
+"""Offer Ray's v1 provider class under muster's path, for users' own providers to derive from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offers what a program may ask of its cluster's autoscaler, with Ray's names and signatures.
+"""Offer what a program may ask of its cluster's autoscaler, with Ray's names and signatures.
 
 Works in a Ray driver, or anywhere with RAY_ADDRESS (and RAY_AUTH_MODE and the token, where one is wanted).
 """
@@ -31,7 +31,7 @@ def request_resources(
     bundles: Sequence[Mapping[str, float]] | None = None,
     bundle_label_selectors: Sequence[Mapping[str, str]] | None = None,
 ) -> None:
-    """Asks the autoscaler for a cluster that could hold all of this at once, whatever runs there now.
+    """Ask the autoscaler for a cluster that could hold all of this at once, whatever runs there now.
 
     A hint that stays until the next call replaces it, also when this program ends; a call without arguments
     takes it back. `num_cpus` means that many bundles of one CPU. `bundle_label_selectors` has one entry per
@@ -56,10 +56,14 @@ def request_resources(
 
 @public
 def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_S) -> ClusterStatus:
-    """Returns nodes, launches under way, failures, and the requests that wait or can never be placed.
+    """Return nodes, launch under way, failures, and the requests that wait or can never be placed.
 
     `gcs_address` is host:port of the head; by default the cluster of this program. `str()` of the answer is
     for users.
+
+    Args:
+        gcs_address: host:port of the head; by default the cluster of this program.
+        timeout: Seconds to wait for the answer.
     """
     reply = _link(gcs_address, timeout).cluster_status()
     from muster.runtimes.ray.status import status_from_bytes
@@ -77,7 +81,7 @@ def _link(gcs_address: str | None, timeout_s: float) -> GcsClient:
 def count_requests(
     bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]
 ) -> dict[ResourceRequest, int]:
-    """Returns how many requests of each kind; ValueError names a wrong one by its position."""
+    """Return how many requests of each kind; ValueError names a wrong one by its position."""
     if selectors and len(selectors) != len(bundles):
         raise ValueError(
             f"{len(selectors)} label selectors for {len(bundles)} bundles: give one each, {{}} for any node"

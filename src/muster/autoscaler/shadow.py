@@ -1,4 +1,4 @@
-"""Lets a controller plan beside the autoscaler that runs a cluster: reads everything, writes nothing into it.
+"""Let a controller plan beside the autoscaler that runs a cluster: reads everything, writes nothing into it.
 
 A ShadowWorld is all ports but the ledger. What the controller buys and ends happens in a ShadowBook, a file
 of the shadow's own home; nodes and demand are those of the real cluster at every tick. Built by `build`.
@@ -41,12 +41,12 @@ logger = logging.getLogger(__name__)
 HOME_SUFFIX = "-shadow"  # the shadow of cluster c1 has the home c1-shadow
 UNNEEDED_S = 10.0  # an imagined machine goes this long after its demand: nodes of another type serve it
 BOOT_S = 60.0  # a machine that no real node has come for counts in muster's bill when it would have booted
-SAVE_S = 30.0  # of the bills; what is bought or ended is saved at once
+SAVE_S = 30.0  # of the bills; what is launched or ended is saved at once
 _OF_THE_MACHINE = ("memory", "object_store_memory")  # which differ between machines of one type
 
 
 class ShadowWorld(CloudProvider, Drainer):
-    """A ShadowWorld is provider, runtime, drainer and cluster file of a controller that acts on nothing."""
+    """Provider, runtime, drainer and cluster file of a controller that acts on nothing."""
 
     def __init__(self, real: Callable[[], RuntimeReport], file: SpecSource, book: Path, clock: Clock) -> None:
         self._real, self._file, self._path = real, file, book
@@ -67,7 +67,7 @@ class ShadowWorld(CloudProvider, Drainer):
         return ProviderTraits(buys_offers=True)
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        """Returns the machines of the real nodes until muster ends them, and those it would have bought."""
+        """Return the machines of the real nodes until muster ends them, and those it would have launched."""
         self._report = None
         if self._last is None:
             self.current()  # the first list comes before the first spec, and needs its prices
@@ -93,13 +93,13 @@ class ShadowWorld(CloudProvider, Drainer):
         self.save()
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
-        self._lines += self.book.give_back(cloud_ids, self._clock.now())
+        self._lines += self.book.release(cloud_ids, self._clock.now())
         self.save()
 
     # -- the runtime ----------------------------------------------------------------------------------
 
     def read(self) -> RuntimeReport:
-        """Returns the real cluster's report without the nodes that muster would have ended."""
+        """Return the real cluster's report without the nodes that muster would have ended."""
         report = self._report or self._look()
         self._report = None
         nodes = []
@@ -110,7 +110,7 @@ class ShadowWorld(CloudProvider, Drainer):
         return replace(report, nodes=tuple(nodes))
 
     def publish(self, version: int, report: ScalingReport) -> None:
-        """Publishes nothing: the cluster has an autoscaler of its own."""
+        """Publish nothing: the cluster has its own autoscaler."""
 
     def drain(self, action: Drain) -> None:
         self.book.end(action.node_id, self._clock.now())
@@ -122,7 +122,7 @@ class ShadowWorld(CloudProvider, Drainer):
     # -- the cluster file -----------------------------------------------------------------------------
 
     def current(self) -> tuple[ClusterSpec, str]:
-        """Returns the file's spec, with the types of real nodes that the file does not name."""
+        """Return the file's spec, with the types of real nodes that the file does not name."""
         self._in_file, fault = self._file.current()
         if self._last is None:  # a type that is not known would count as outdated
             self._last = self._real()
@@ -132,7 +132,7 @@ class ShadowWorld(CloudProvider, Drainer):
     # -- how ------------------------------------------------------------------------------------------
 
     def happened(self) -> list[str]:
-        """Returns what happened since the last call, for the log."""
+        """Return what happened since the last call, for the log."""
         lines, self._lines = self._lines, []
         return lines
 
@@ -153,7 +153,7 @@ class ShadowWorld(CloudProvider, Drainer):
         return report
 
     def save(self) -> None:
-        """Writes the book; also called when the monitor ends."""
+        """Write the book; also called when the monitor ends."""
         self._saved_at = self._clock.now()
         atomic_write(self._path, msgspec.json.encode(self.book), mode=0o600)
 
@@ -178,12 +178,12 @@ def _read_book(path: Path) -> ShadowBook:
     except FileNotFoundError:
         return ShadowBook()
     except (OSError, ValueError) as error:
-        logger.warning("%s cannot be used (%s): the comparison starts anew", path, error)
+        logger.warning("%s cannot be used (%s): the comparison starts over", path, error)
         return ShadowBook()
 
 
 def type_of(node: NodeReport, spec: ClusterSpec) -> str:
-    """Returns the node's type: the one it reports, the head's, or the only one of exactly its size."""
+    """Return the node's type: the one it reports, the head's, or the only one of exactly its size."""
     if spec.node_type(node.node_type) is not None:
         return node.node_type
     if node.is_head and spec.head_node_type:
@@ -194,7 +194,7 @@ def type_of(node: NodeReport, spec: ClusterSpec) -> str:
 
 
 def _asked_size(resources: Resources) -> dict[str, float]:
-    """Returns what a cluster file writes: without memory, and without what Ray adds for each node."""
+    """Return what a cluster file writes: without memory, and without what Ray adds for each node."""
     return {
         name: amount
         for name, amount in resources.to_floats().items()
@@ -203,9 +203,9 @@ def _asked_size(resources: Resources) -> dict[str, float]:
 
 
 def shadowed(spec: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
-    """Returns the spec for imagined machines: they boot for as long as the demand waits.
+    """Return the spec for imagined machines: they boot for as long as the demand waits.
 
-    Real nodes of types that the file does not name are never bought and never ended.
+    Real nodes of types that the file does not name are never launched and never ended.
     """
     timeouts = replace(spec.timeouts, allocate_s=math.inf, warn_s=math.inf, pending_idle_s=UNNEEDED_S)
     named = replace(spec, timeouts=timeouts, check_launch_hash=False, install_runtime=False)
@@ -219,28 +219,28 @@ def shadowed(spec: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
 
 
 class ShadowReport(EventLog):
-    """A ShadowReport logs what muster would have done, one line per decision, and never that it was done."""
+    """Logs what muster would have done, one line per decision, and never that it was done."""
 
     def __init__(self, world: ShadowWorld) -> None:
         super().__init__()
         self._world = world
 
     def on_tick(self, tick: TickResult) -> None:
-        """Logs warnings as every monitor does; events of a change of size are those of the shadow."""
+        """Log warnings as every monitor does; events of a change of size are those of the shadow."""
         read_only = replace(tick.snapshot, traits=ProviderTraits(read_only=True))
         super().on_tick(replace(tick, snapshot=read_only))
         for line in (*self._world.happened(), *decisions(tick)):
             self.log(Event(at=tick.plan.at, level="info", message=f"shadow: {line}"))
 
     def close(self) -> None:
-        """Logs the comparison, at the end of the monitor."""
+        """Log the comparison, at the end of the monitor."""
         self._world.save()
         for line in self._world.book.summary.lines():
             logger.info("%s", line)
 
 
 def decisions(tick: TickResult) -> list[str]:
-    """Returns what the tick decided, in words; pure."""
+    """Return what the tick decided, in words; pure."""
     lines = []
     types = {record.node_id: record.node_type for record in tick.ledger.instances.values()}
     for action in tick.plan.actions:

@@ -1,4 +1,4 @@
-"""Keeps the books of a shadow run: what muster would have bought and ended, what the cluster really had.
+"""Keep the books of a shadow run: what muster would have launched and ended, what the cluster really had.
 
 Values in, values out: ShadowWorld reports what was seen and when. Both books count what is there from look to
 look, so they stay small; neither counts the time in which a machine boots.
@@ -21,7 +21,7 @@ KEPT_REQUESTS = 200
 
 
 class Purchase(Struct, kw_only=True):
-    """A Purchase is a machine that muster would have bought."""
+    """A machine that muster would have launched."""
 
     cloud_id: CloudId
     request_id: RequestId
@@ -33,7 +33,7 @@ class Purchase(Struct, kw_only=True):
 
 
 class SeenNode(Struct, kw_only=True):
-    """A SeenNode is a node of the real cluster while it lives."""
+    """A node of the real cluster while it lives."""
 
     node_id: NodeId
     cloud_id: CloudId  # by which the ledger knows its machine
@@ -42,12 +42,12 @@ class SeenNode(Struct, kw_only=True):
     is_head: bool
     instead_of: tuple[CloudId, ...] = ()  # the purchases whose place it took
     ended_at: float | None = None  # when muster would have ended it
-    looks_since: int = -1  # looks since its machine was given back; -1: not yet
+    looks_since: int = -1  # looks since its machine was released; -1: not yet
     lives: int = 1
 
 
 class Bill(Struct, kw_only=True):
-    """A Bill adds up machines over time."""
+    """Adds up machines over time."""
 
     hours: float = 0.0
     cost: float = 0.0  # in the currency of the prices
@@ -59,12 +59,12 @@ class Bill(Struct, kw_only=True):
 
 
 class ShadowSummary(Struct, kw_only=True):
-    """A ShadowSummary compares muster with the autoscaler that ran the cluster."""
+    """Compares muster with the autoscaler that ran the cluster."""
 
     started_at: float = 0.0
     watched_s: float = 0.0
-    bought: dict[str, int] = field(default_factory=dict)  # would have been, by type
-    came: int = 0  # as nodes of their own type
+    launched: dict[str, int] = field(default_factory=dict)  # would have been, by type
+    came: int = 0  # as nodes of the same type
     served_otherwise: int = 0  # nodes of another type came instead
     not_needed: int = 0  # their demand went away
     waiting: int = 0
@@ -80,7 +80,7 @@ class ShadowSummary(Struct, kw_only=True):
     unpriced: list[str] = field(default_factory=list)  # types that count as free of charge
 
     def lines(self) -> list[str]:
-        """Returns the comparison for users."""
+        """Return the comparison for users."""
         ways = f"{self.came} came, {self.served_otherwise} were served by other types, "
         ways += f"{self.not_needed} were not needed after all, {self.waiting} are waited for"
         later = f", {self.removed_later} of them {duration(self.later_s / max(1, self.removed_later))} later"
@@ -88,7 +88,7 @@ class ShadowSummary(Struct, kw_only=True):
         ours, real = self.ours, self.cluster
         found = [
             f"shadow since {moment(self.started_at)}, {duration(self.watched_s)} watched; nothing was done",
-            f"muster would have bought {_counted(self.bought)}: {ways}",
+            f"muster would have launched {_counted(self.launched)}: {ways}",
             f"the cluster added {_counted(self.cluster_added)}",
             f"muster would have ended {_counted(self.ended)}{again}",
             f"the cluster removed {_counted(self.cluster_removed)}{later if self.removed_later else ''}",
@@ -109,7 +109,7 @@ class ShadowSummary(Struct, kw_only=True):
 
 
 class ShadowBook(Struct, kw_only=True):
-    """A ShadowBook is what is imagined and what is real right now, with the sums of what was."""
+    """What is imagined and what is real right now, with the sums of what was."""
 
     summary: ShadowSummary = field(default_factory=ShadowSummary)
     purchases: dict[CloudId, Purchase] = field(default_factory=dict)  # open ones, and those a node stands for
@@ -117,7 +117,7 @@ class ShadowBook(Struct, kw_only=True):
     requests: list[RequestId] = field(default_factory=list)  # the newest: a repeated one buys nothing more
 
     def count(self, seconds: float, now: float, boot_s: float) -> None:
-        """Adds what was there since the last look to both bills."""
+        """Add what was there since the last look to both bills."""
         workers = [node for node in self.nodes.values() if not node.is_head]
         kept = [node for node in workers if node.ended_at is None]
         stood_for = {cloud_id for node in kept for cloud_id in node.instead_of}
@@ -133,7 +133,7 @@ class ShadowBook(Struct, kw_only=True):
         self.summary.cluster.add(seconds, [node.price_per_hour for node in workers])
 
     def look(self, alive: Sequence[SeenNode], busy: frozenset[str], now: float) -> list[str]:
-        """Follows the real cluster to its nodes of now; returns what happened, for the log."""
+        """Follow the real cluster to its nodes of now; return what happened, for the log."""
         is_first = not self.summary.started_at
         if is_first:
             self.summary.started_at = now
@@ -152,12 +152,12 @@ class ShadowBook(Struct, kw_only=True):
 
     def buy(self, request_id: RequestId, shape: Mapping[str, int], price: Callable[[str], float | None],
             now: float) -> None:  # fmt: skip
-        """Notes machines that muster would have bought; once per request id."""
+        """Note machines that muster would have launched; once per request id."""
         if request_id in self.requests:
             return
         self.requests = [*self.requests[1 - KEPT_REQUESTS :], request_id]
         for node_type, count in shape.items():
-            _add(self.summary.bought, node_type, count)
+            _add(self.summary.launched, node_type, count)
             for number in range(count):
                 cloud_id = CloudId(f"shadow-{request_id}-{node_type}-{number}")
                 self.purchases[cloud_id] = Purchase(
@@ -170,14 +170,14 @@ class ShadowBook(Struct, kw_only=True):
         self._forget()
 
     def end(self, node_id: str, now: float) -> None:
-        """Notes that muster would have drained the node."""
+        """Note that muster would have drained the node."""
         node = self.nodes.get(NodeId(node_id))
         if node is not None and node.ended_at is None:
             node.ended_at = now
             _add(self.summary.ended, node.node_type)
 
-    def give_back(self, cloud_ids: Iterable[str], now: float) -> list[str]:
-        """Notes that muster would have terminated machines; returns what that means for its purchases."""
+    def release(self, cloud_ids: Iterable[str], now: float) -> list[str]:
+        """Note that muster would have terminated machines; returns what that means for its purchases."""
         gone = set(cloud_ids)
         for node in self.nodes.values():
             if node.cloud_id in gone:
@@ -192,13 +192,13 @@ class ShadowBook(Struct, kw_only=True):
                 self.summary.not_needed += not purchase.is_served
                 age = duration(now - purchase.asked_at)
                 lines.append(
-                    f"the {purchase.node_type} that would have been bought {age} ago is not needed: {why}"
+                    f"the {purchase.node_type} that would have been launched {age} ago is not needed: {why}"
                 )
         self._forget()
         return lines
 
     def opened(self) -> list[Purchase]:
-        """Returns the purchases that no node has come for, oldest first."""
+        """Return the purchases that no node has come for, oldest first."""
         return [purchase for purchase in self.purchases.values() if purchase.is_open]
 
     def _arrive(self, node: SeenNode, now: float, is_first: bool) -> str:
@@ -206,10 +206,10 @@ class ShadowBook(Struct, kw_only=True):
         if node.is_head or is_first:
             return ""
         _add(self.summary.cluster_added, node.node_type)
-        return self._join(node, now) or f"{_name(node)} came; muster would not have bought it now"
+        return self._join(node, now) or f"{_name(node)} came; muster would not have launched it now"
 
     def _join(self, node: SeenNode, now: float) -> str:
-        """Gives the node the oldest purchase of its type, or the place of all that are open."""
+        """Give the node the oldest purchase of its type, or the place of all that are open."""
         opened = self.opened()
         own = next((purchase for purchase in opened if purchase.node_type == node.node_type), None)
         taken = opened if own is None else [own]
@@ -221,7 +221,7 @@ class ShadowBook(Struct, kw_only=True):
         node.instead_of = tuple(purchase.cloud_id for purchase in taken)
         if own is None:
             types = _counted(Counter(purchase.node_type for purchase in taken))
-            return f"{_name(node)} came {waited} after muster would have bought {types}" if taken else ""
+            return f"{_name(node)} came {waited} after muster would have launched {types}" if taken else ""
         own.is_open, node.cloud_id = False, own.cloud_id
         self.summary.came += 1
         for other in self.nodes.values():
@@ -236,9 +236,11 @@ class ShadowBook(Struct, kw_only=True):
         node.cloud_id = CloudId(f"{node.cloud_id}+{node.lives}")
         self.summary.used_again += 1
         if not self._join(node, now):
-            _add(self.summary.bought, node.node_type)
+            _add(self.summary.launched, node.node_type)
             self.summary.came += 1
-        return f"{_name(node)} is used again {away} after muster would have ended it: another would be bought"
+        return (
+            f"{_name(node)} is used again {away} after muster would have ended it: another would be launched"
+        )
 
     def _leave(self, node: SeenNode, now: float) -> str:
         del self.nodes[node.node_id]
@@ -261,7 +263,7 @@ class ShadowBook(Struct, kw_only=True):
 
 
 def busy_nodes(nodes: Iterable[NodeReport]) -> frozenset[str]:
-    """Returns the ids of the nodes that run something."""
+    """Return the ids of the nodes that run something."""
     return frozenset(node.node_id for node in nodes if node.status is NodeStatus.RUNNING)
 
 

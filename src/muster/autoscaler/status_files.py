@@ -1,4 +1,4 @@
-"""Reads and writes `cluster.json` and `status.json`: plain JSON, replaced as a whole, private to the owner.
+"""Read and write `cluster.json` and `status.json`: plain JSON, replaced as a whole, private to the owner.
 
 The launcher and the monitor write, the commands read. A file that cannot be decoded is a StoreError.
 """
@@ -65,7 +65,7 @@ class ClusterRecord(Struct, frozen=True, kw_only=True):
 
 
 class PublishedStatus(Struct, frozen=True, kw_only=True):
-    """A PublishedStatus is one complete snapshot; `muster status` and `muster why` read nothing else."""
+    """One complete snapshot; `muster status` and `muster why` read nothing else."""
 
     cluster_name: str
     at: float
@@ -94,27 +94,27 @@ REFRESH_S = 5.0  # spend and idle times move although nothing changes
 
 
 def write_record(home: ClusterHome, record: ClusterRecord) -> None:
-    """Writes how to reach the cluster."""
+    """Write how to reach the cluster."""
     _replace(home.cluster, codec.encode_plain(record))
 
 
 def write_status(home: ClusterHome, status: PublishedStatus) -> None:
-    """Writes what the monitor saw and decided in its newest tick."""
+    """Write what the monitor saw and decided in its newest tick."""
     _replace(home.status, codec.encode_plain(status))
 
 
 def read_record(home: ClusterHome) -> ClusterRecord | None:
-    """Returns None before `muster up` or a monitor has written the file, and after `muster down`."""
+    """Return None before `muster up` or a monitor has written the file, and after `muster down`."""
     return _read(home.cluster, ClusterRecord)
 
 
 def read_status(home: ClusterHome) -> PublishedStatus | None:
-    """Returns None before the first tick."""
+    """Return None before the first tick."""
     return _read(home.status, PublishedStatus)
 
 
 class StatusFile:
-    """A StatusFile keeps `status.json` of one cluster up to date."""
+    """Keeps `status.json` of one cluster up to date."""
 
     def __init__(
         self,

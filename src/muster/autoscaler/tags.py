@@ -1,4 +1,4 @@
-"""Offers the names of Ray's node tags under muster's path, for users' own providers and scripts."""
+"""Offer the names of Ray's node tags under muster's path, for users' own providers and scripts."""
 
 from __future__ import annotations
 

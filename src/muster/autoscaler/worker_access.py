@@ -48,7 +48,7 @@ _TOKEN, _TOKEN_PATH = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
 
 class WorkerAccess:
-    """A WorkerAccess implements `remote.installer.InstallAccess`; its calls may block."""
+    """Implements `remote.installer.InstallAccess`; its calls may block."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class WorkerAccess:
         auth: Mapping[str, str],
         pins: Path,
     ) -> None:
-        """Takes Ray's settings for its token as `auth`; workers get the token itself, as a secret."""
+        """Take Ray's settings for its token as `auth`; workers get the token itself, as a secret."""
         self._machines = machines
         self._config, self._head_ip, self._auth, self._pins = config, head_ip, auth, pins
 
@@ -77,7 +77,7 @@ class WorkerAccess:
         return self._machines.is_gone(node)
 
     def setup_of(self, action: Install) -> NodeSetup:
-        """Raises KeyError for a node type that is not in the file any more."""
+        """Raise KeyError for a node type that is not in the file any more."""
         config = self._config()
         token = self._auth.get(_TOKEN, "")
         if not token and self._auth.get(_TOKEN_PATH):
@@ -112,19 +112,19 @@ def _is_host(config: ClusterConfig) -> bool:
 
 
 class MountAccess(Protocol):
-    """A MountAccess reaches workers; it may block, and may raise."""
+    """Reaches workers; it may block, and may raise."""
 
     def runner_of(self, cloud_id: CloudId) -> CommandRunner | None: ...
 
 
 def mounts_of(config: ClusterConfig) -> tuple[tuple[str, str], ...]:
-    """Returns (path here, path there) of what is copied."""
+    """Return (path here, path there) of what is copied."""
     mounts = [(here, there) for there, here in config.file_mounts.items()]
     return (*mounts, *((path, path) for path in config.cluster_synced_files))
 
 
 def stamp_of(mounts: Sequence[tuple[str, str]]) -> str:
-    """Returns what changes with names, sizes and times of the files below; what is not there counts, too."""
+    """Return what changes with names, sizes and times of the files below; what is not there counts, too."""
     total = hashlib.sha256()
     for here, there in mounts:
         for line in (f"{here}\n{there}\n", *_entries(os.path.expanduser(here))):
@@ -149,7 +149,7 @@ def _entry(path: str) -> str:
 
 
 class MountSync:
-    """A MountSync is a TickListener that keeps the workers' copies of the mounts equal to the head's."""
+    """A TickListener that keeps the workers' copies of the mounts equal to the head's."""
 
     def __init__(self, access: MountAccess, config: Callable[[], ClusterConfig], clock: Clock) -> None:
         self._access, self._config, self._clock = access, config, clock
@@ -172,7 +172,7 @@ class MountSync:
         self._thread.start()
 
     def look(self, config: ClusterConfig, workers: Sequence[CloudId]) -> None:
-        """Copies to the workers that do not have what is on the head now."""
+        """Copy to the workers that do not have what is on the head now."""
         stamp = stamp_of(mounts_of(config))
         self._copied = {one: self._copied[one] for one in workers if one in self._copied}
         due = [one for one in workers if self._copied.get(one) != stamp]
@@ -180,7 +180,7 @@ class MountSync:
             asyncio.run(self._copy_all(config, due, stamp))
 
     def close(self) -> None:
-        """Waits a moment for copies under way; the next monitor makes them again."""
+        """Wait a moment for copies under way; the next monitor makes them again."""
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 

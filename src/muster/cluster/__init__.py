@@ -1,1 +1,1 @@
-"""Implements the autoscaler's domain: pure planning, and a loop over ports."""
+"""Implement the autoscaler's domain: pure planning, and a loop over ports."""

@@ -1,4 +1,4 @@
-"""Computes the back-off of node types after failures, lists failures, and Ray's availability scores; pure."""
+"""Compute the back-off of node types after failures, lists failures, and Ray's availability scores; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_DOUBLINGS = 30  # keeps 2**n finite; every back-off is clipped long before
 
 
 def decayed_failures(health: TypeHealth, now: float, policy: Backoff) -> float:
-    """Returns the failure count, halved for every quiet `decay_s`."""
+    """Return the failure count, halved for every quiet `decay_s`."""
     quiet = max(0.0, now - max(health.failed_at, health.blocked_until))
     return float(health.failures * 0.5 ** min(quiet / policy.decay_s, 64.0))
 
@@ -30,7 +30,7 @@ def after_failure(
     policy: Backoff,
     first_s: float | None = None,
 ) -> TypeHealth:
-    """Returns the health after one more failure: the type is blocked for twice as long as last time.
+    """Return the health after one more failure: the type is blocked for twice as long as last time.
 
     `first_s` is the provider's own first pause, for a stock that is empty for minutes.
     """
@@ -46,7 +46,7 @@ def after_failure(
         health,
         failures=failures,
         failed_at=now,
-        blocked_until=now + pause,
+        blocked_until=max(health.blocked_until, now + pause),  # a lesser failure ends no pause
         kind=kind,
         message=message,
         is_on_trial=health.is_on_trial or kind is FailureKind.SETUP,
@@ -54,7 +54,7 @@ def after_failure(
 
 
 def as_requested(health: TypeHealth, asked_at: float, now: float, policy: Backoff) -> TypeHealth:
-    """Returns the health to count the failure of a machine from that was requested at `asked_at`.
+    """Return the health to count the failure of a machine from that was requested at `asked_at`.
 
     The time that it took to fail was not quiet. A machine requested before the last failure was known adds
     nothing: it makes the pause begin again, as long as it was.
@@ -65,7 +65,7 @@ def as_requested(health: TypeHealth, asked_at: float, now: float, policy: Backof
 
 
 def after_success(health: TypeHealth, now: float, policy: Backoff) -> TypeHealth | None:
-    """Returns the health after a machine came that was asked for later: half of the failures; None: none.
+    """Return the health after a machine came that was asked for later: half of the failures; None: none.
 
     A machine that came was not set up yet: only a running node clears failed set-ups.
     """
@@ -78,12 +78,12 @@ def after_success(health: TypeHealth, now: float, policy: Backoff) -> TypeHealth
 
 
 def is_blocked(health: TypeHealth | None, now: float) -> bool:
-    """Returns whether the type is backed off at `now`."""
+    """Return whether the type is backed off at `now`."""
     return health is not None and now < health.blocked_until
 
 
 def recoverable(health: TypeHealth | None, now: float, recovery_s: float) -> float:
-    """Returns 0 just after a machine failed to come up, growing to 1 over `recovery_s`."""
+    """Return 0 just after a machine failed to come up, growing to 1 over `recovery_s`."""
     if health is None or health.timed_out_at is None or recovery_s <= 0:
         return 1.0
     age = max(0.0, now - health.timed_out_at)
@@ -91,7 +91,7 @@ def recoverable(health: TypeHealth | None, now: float, recovery_s: float) -> flo
 
 
 def availabilities(health: Mapping[str, TypeHealth]) -> dict[str, float]:
-    """Ranks the types whose machines failed to come up: the newest failure is 0, absent types count 1.
+    """Rank the types whose machines failed to come up: the newest failure is 0, absent types count 1.
 
     Only the order matters. Ray divides epoch seconds, which leaves differences of one in ten million; ranks
     give the same order and are readable.
@@ -128,7 +128,7 @@ _OF_ONE_OFFER = frozenset({FailureKind.CAPACITY, FailureKind.UNKNOWN})
 def failures_by_key(
     failures: Iterable[LaunchFailure], records: Iterable[Instance]
 ) -> dict[str, LaunchFailure]:
-    """Returns the newest failure of each type or offer, by the key of its health.
+    """Return the newest failure of each type or offer, by the key of its health.
 
     All records of a request that wait have the same offer, also those that are not refused; one that got a
     machine may have got it from another offer. When none waited any more, the failure counts for the type.
@@ -152,7 +152,7 @@ def after_refusals(
     now: float,
     policy: Backoff,
 ) -> dict[str, TypeHealth]:
-    """Returns the health of each type or offer that was refused."""
+    """Return the health of each type or offer that was refused."""
     return {
         name: after_failure(health.get(name, TypeHealth()), f.kind, f.message, now, policy, f.pause_s)
         for name, f in failures_by_key(failures, records).items()
@@ -160,7 +160,7 @@ def after_refusals(
 
 
 def by_attempt(failures: Iterable[LaunchFailure]) -> dict[tuple[RequestId, int, str], deque[LaunchFailure]]:
-    """Returns the refusals by request, attempt and type, without those of repeats that may have worked."""
+    """Return the refusals by request, attempt and type, without those of repeats that may have worked."""
     found: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
     for failure in failures:
         call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)

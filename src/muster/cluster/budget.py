@@ -1,6 +1,6 @@
-"""Holds a cluster's budget: what is spent, what is promised, and whether one more machine fits; pure.
+"""Hold a cluster's budget: what is spent, what is promised, and whether one more machine fits; pure.
 
-A machine is promised up to the earliest moment at which it can be given back: its work is drained, the cloud
+A machine is promised up to the earliest moment at which it can be released: its work is drained, the cloud
 ends it, and what its offer bills at least is paid. What is promised is as good as spent.
 """
 
@@ -24,7 +24,7 @@ _PROMISED = (*ON_CLOUD, InstanceState.REQUESTED)
 
 
 class BudgetState(Struct, kw_only=True):
-    """A BudgetState is what is left of a budget while a tick buys; `take` reserves."""
+    """What is left of a budget while a tick buys; `take` reserves."""
 
     budget: Budget
     spent: float  # $ in the running period
@@ -36,11 +36,11 @@ class BudgetState(Struct, kw_only=True):
 
     @property
     def left(self) -> float:
-        """Returns the $ that may still be promised; inf where only the price per hour is limited."""
+        """Return the $ that may still be promised; inf where only the price per hour is limited."""
         return math.inf if self.budget.total is None else self.budget.total - self.spent - self.promised
 
     def take(self, price_per_hour: float | None, offer: Offer | None = None) -> bool:
-        """Reserves one machine; False when it does not fit, or when nobody knows what it costs."""
+        """Reserve one machine; False when it does not fit, or when nobody knows what it costs."""
         if price_per_hour is None:
             self.refused += 1
             return False
@@ -54,17 +54,17 @@ class BudgetState(Struct, kw_only=True):
         return True
 
     def least_cost(self, price_per_hour: float, offer: Offer | None = None) -> float:
-        """Returns the $ of one more machine if it is given up as soon as it has come."""
+        """Return the $ of one more machine if it is given up as soon as it has come."""
         return price_per_hour * billed_s(offer, self.boot_s + self.giveback_s) / 3600.0
 
     @property
     def is_used_up(self) -> bool:
-        """Returns whether the machines must go now for the budget to be held."""
+        """Return whether the machines must go now for the budget to be held."""
         return self.left < self.per_hour * SLACK_S / 3600.0
 
     @property
     def is_overdue(self) -> bool:
-        """Returns whether the time in which work could be saved is over, since the machines must go."""
+        """Return whether the time in which work could be saved is over, since the machines must go."""
         return self.left < -self.per_hour * (self.giveback_s - ENDING_S) / 3600.0
 
     def text(self) -> str:
@@ -84,7 +84,7 @@ class BudgetState(Struct, kw_only=True):
 def budget_state(
     spec: ClusterSpec, instances: Iterable[Instance], memory: Memory, now: float, boot_s: float
 ) -> BudgetState | None:
-    """Returns the state of the cluster's budget; None when it has none.
+    """Return the state of the cluster's budget; None when it has none.
 
     Records may have ended in the tick under way: what they cost is not in memory yet.
     """
@@ -107,7 +107,7 @@ def budget_state(
 
 
 def period_at(budget: Budget, memory: Memory, spent: float, now: float) -> BudgetPeriod:
-    """Returns the period that runs at `now`: a new one when the last is over, or none has begun."""
+    """Return the period that runs at `now`: a new one when the last is over, or none has begun."""
     period = memory.budget_period
     if period.since is None:
         return BudgetPeriod(since=now, spent_before=0.0 if budget.period_s is None else spent)
@@ -118,7 +118,7 @@ def period_at(budget: Budget, memory: Memory, spent: float, now: float) -> Budge
 
 
 def _promised(record: Instance, now: float, boot_s: float, giveback_s: float, request_s: float) -> float:
-    """Returns the $ that the record's machine will cost from now on if it is given up now.
+    """Return the $ that the record's machine will cost from now on if it is given up now.
 
     A machine may exist since it was asked for, whenever a list first shows it.
     """
@@ -133,7 +133,7 @@ def _promised(record: Instance, now: float, boot_s: float, giveback_s: float, re
 
 
 def _may_exist_since(record: Instance, request_s: float) -> float | None:
-    """Returns when the machine was asked for; None when we did not.
+    """Return when the machine was asked for; None when we did not.
 
     A request that nothing answered in time may have been heard all the same; one that was refused was not.
     """

@@ -1,4 +1,4 @@
-"""Runs one tick: observe, reconcile, commit, execute. Decides nothing."""
+"""Run one tick: observe, reconcile, commit, execute. Decides nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from muster.errors import MusterError, ProviderError, VersionConflict
 
 
 class Executor:
-    """An Executor hands committed effects to their ports, in order, each on its own."""
+    """Hands committed effects to their ports, in order, each on its own."""
 
     def __init__(self, ports: Ports, inbox: FailureInbox, ids: CloudIds | None = None) -> None:
         self._ports = ports
@@ -64,7 +64,7 @@ class Executor:
         instances: Mapping[InstanceId, Instance],
         decided: Collection[RequestId] | None = None,
     ) -> frozenset[RequestId]:
-        """Calls the ports and returns the effects that were handed over or that no record wants any more.
+        """Call the ports and return the effects that were handed over or that no record wants any more.
 
         The others stay in the outbox and are repeated in the next tick: their outcome is not known. `decided`
         are those of this tick; None: all are.
@@ -73,7 +73,7 @@ class Executor:
         newest = {(type(action), i): action.request_id for action in given for i in _subjects(action)}
         done: list[RequestId] = []
         for action in given:
-            # A leftover that this tick decided anew is dropped: one call, not two.
+            # A leftover that this tick decided again is dropped: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
             is_repeat = decided is not None and action.request_id not in decided
             is_void = isinstance(action, EndCluster) and is_repeat
@@ -87,7 +87,7 @@ class Executor:
         return frozenset(done)
 
     def _withdraw(self, action: Action) -> None:
-        """Lets the provider drop a launch that still waits there; others need no call."""
+        """Let the provider drop a launch that still waits there; others need no call."""
         if isinstance(action, Launch):
             try:
                 call_safely(lambda: self._ports.provider.withdraw(action.request_id))
@@ -96,7 +96,7 @@ class Executor:
                 self._changes.log(logging.WARNING, "withdraw", text)
 
     def _hand_over(self, action: Action, is_repeat: bool) -> bool:
-        """Returns whether the effect is over. A refused one leaves the outbox with its record.
+        """Return whether the effect is over. A refused one leaves the outbox with its record.
 
         A repeated launch that was turned away unread may have happened the first time: it stays.
         """
@@ -207,14 +207,14 @@ class NoInstaller(ProviderError, MusterError):
 
 
 def _subjects(action: Action) -> tuple[InstanceId, ...]:
-    """Returns the records that an effect is for."""
+    """Return the records that an effect is for."""
     if isinstance(action, EndCluster):
         return (InstanceId(""),)
     return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
 
 
 def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action:
-    """Returns a repeated terminate without the machines that serve under a new record by now."""
+    """Return a repeated terminate without the machines that serve under a new record by now."""
     if not isinstance(action, Terminate):
         return action
     pairs = zip(action.instance_ids, action.cloud_ids, strict=True)
@@ -223,7 +223,7 @@ def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action
 
 
 def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
-    """Returns whether a record still waits for this effect: an outbox may be older than the records."""
+    """Return whether a record still waits for this effect: an outbox may be older than the records."""
     match action:
         case Launch():
             return any(_awaits_launch(instances.get(i), action.request_id) for i in action.instance_ids)
@@ -231,8 +231,11 @@ def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
             return any(_is(instances.get(i), InstanceState.TERMINATING) for i in action.instance_ids)
         case Drain():
             drained = instances.get(action.instance_id)
-            is_nearer = action.cause is StopCause.NOTICE and _is(drained, InstanceState.RAY_STOPPING)
-            return is_nearer or _is(drained, InstanceState.RAY_STOP_REQUESTED)
+            # A machine that leaves has another node: its runtime was restarted.
+            is_other = drained is not None and drained.node_id != action.node_id
+            later = InstanceState.TERMINATING if is_other else InstanceState.RAY_STOPPING
+            is_later = action.cause is StopCause.NOTICE and _is(drained, later)
+            return is_later or _is(drained, InstanceState.RAY_STOP_REQUESTED)
         case Install():
             return _is(instances.get(action.instance_id), InstanceState.RAY_INSTALLING)
         case Resize() | ResizeNode():
@@ -248,7 +251,7 @@ def _is(instance: Instance | None, state: InstanceState) -> bool:
 
 
 def _is_resizing(instance: Instance | None, action: Resize | ResizeNode) -> bool:
-    """Returns whether the change still goes on: one that was given up must not happen after all."""
+    """Return whether the change is still under way: one that was given up must not happen after all."""
     if instance is None or instance.state is not InstanceState.RAY_RUNNING:
         return False
     change = instance.resize
@@ -273,7 +276,7 @@ LEDGER_SOURCE = "ledger"  # the source of the note in a plan that was made witho
 
 
 class ClusterController:
-    """A ClusterController drives one cluster. All durable state is in the store, so another may take over."""
+    """Drives one cluster. All durable state is in the store, so another may take over."""
 
     def __init__(self, ports: Ports, ambient: Ambient) -> None:
         self._ports = ports
@@ -290,7 +293,7 @@ class ClusterController:
         self._own: set[RequestId] = set()  # effects in the outbox that this process decided on
 
     def tick(self) -> TickResult:
-        """Runs one round. Without a usable ledger nothing is decided or done; the next tick tries again."""
+        """Run one round. Without a usable ledger nothing is decided or done; the next tick tries again."""
         self._executor.errors.clear()
         now = self._ambient.clock.now()
         result = TickResult(
@@ -374,7 +377,7 @@ class ClusterController:
         return Plan(tick_id=self._ambient.ids.fresh("t"), at=now, quarantined=(note,))
 
     def _log_transitions(self, version: int) -> None:
-        """Logs each change of state when the ledger shows that it is stored, also after an unclear commit."""
+        """Log each change of state when the ledger shows that it is stored, also after an unclear commit."""
         unlogged, self._unlogged = self._unlogged, None
         if unlogged is None or version <= unlogged[0].version or not logger.isEnabledFor(logging.INFO):
             return
@@ -405,14 +408,14 @@ class ClusterController:
 
 
 def _described(record: Instance) -> str:
-    """Returns what names an instance in the log."""
+    """Return what names an instance in the log."""
     return fields(
         {"instance": record.instance_id, "machine": record.cloud_id or "-", "type": record.node_type}
     )
 
 
 def _committed(ledger: Ledger, plan: Plan, version: int) -> Ledger:
-    """Returns the ledger as the store holds it after the commit, so that it need not be read again."""
+    """Return the ledger as the store holds it after the commit, so that it need not be read again."""
     if version == ledger.version:
         return ledger  # a plan that changes nothing is not written
     known = {action.request_id for action in plan.actions}

@@ -1,7 +1,7 @@
 """Works out from the forecasts of tuners how much room each shape of trial is worth, and when.
 
 Pure. `capacity` asks for it: work that will want room within a boot time is planned like work that waits, and
-nothing is bought for work that will have a place before a new machine could serve it.
+nothing is launched for work that will have a place before a new machine could serve it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _SPARE = 1.1  # work takes a tenth longer than expected
 
 
 class Level(Struct, frozen=True):
-    """A Level is a stretch of time in which so many of the trials to come will run at once."""
+    """A stretch of time in which so many of the trials to come will run at once."""
 
     length_s: float
     count: float
 
 
 class ExpectedWork(Struct, frozen=True, kw_only=True):
-    """An ExpectedWork is what is known about the trials of one shape, in seconds from now."""
+    """What is known about the trials of one shape, in seconds from now."""
 
     shape: Resources
     waiting: int = 0  # trials that want room now
@@ -46,7 +46,7 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
     boot_s: float = 0.0
 
     def served_before_boot(self) -> int:
-        """Returns how many trials to come will start where others end before a machine could boot."""
+        """Return how many trials to come will start where others end before a machine could boot."""
         if self.each_s is None:
             return 0
         ends = [rest for rest in self.running if rest < self.boot_s]
@@ -60,7 +60,7 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         return started
 
     def places(self, most_boot_share: float, first_slots: int) -> int:
-        """Returns how many places in all are worth their boot; more where a deadline asks for them."""
+        """Return how many places in all are worth their boot; more where a deadline asks for them."""
         if self.work_s is None:
             # Machines for all, although nobody knows how long trials take: the deadline is too near to learn.
             known, begun_s = self.deadline_s, self.begun_s
@@ -70,7 +70,7 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         return max(1, self._worth(most_boot_share), self.for_deadline())
 
     def _worth(self, most_boot_share: float) -> int:
-        """Returns up to which place each is used so long that its boot is at most this share of that."""
+        """Return up to which place each is used so long that its boot is at most this share of that."""
         least_s = max(self.boot_s, 1.0) / max(most_boot_share, 1e-9)
         low, high = 0, self.wanted
         while low < high:
@@ -84,11 +84,11 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> int:
-        """Returns how many trials run, wait, or will want room within a boot time."""
+        """Return how many trials run, wait, or will want room within a boot time."""
         return self.waiting + self.soon + len(self.running)
 
     def for_deadline(self) -> int:
-        """Returns the places with which the work is done in time, with a tenth to spare.
+        """Return the places with which the work is done in time, with a tenth to spare.
 
         However trials follow each other, the last ends after at most the work of a place and the longest
         trial; as many places as there are trials always do.
@@ -101,7 +101,7 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         return math.ceil(_SPARE * self.work_s / left_s)
 
     def needs_faster_than(self, speed: float) -> bool:
-        """Returns whether a machine of that speed may be too slow for the deadline."""
+        """Return whether a machine of that speed may be too slow for the deadline."""
         if self.deadline_s is None:
             return False
         if self.most_s is None or self.work_s is None:
@@ -109,7 +109,7 @@ class ExpectedWork(Struct, frozen=True, kw_only=True):
         return _SPARE * self.most_s * self.speed > (self.deadline_s - self.boot_s) * speed
 
     def new_places(self, most_boot_share: float, first_slots: int) -> int:
-        """Returns how many trials to come may have room bought for them."""
+        """Return how many trials to come may have room launched for them."""
         unserved = self.waiting + self.soon - self.served_before_boot()
         return max(0, min(unserved, self.places(most_boot_share, first_slots) - len(self.running)))
 
@@ -121,7 +121,7 @@ def expected_work(
     now: float,
     speeds: Mapping[str, float] | None = None,
 ) -> list[ExpectedWork]:
-    """Returns what is expected of every shape that a forecast names, in the order in which they name them.
+    """Return what is expected of every shape that a forecast names, in the order in which they name them.
 
     `speeds`: of nodes, by their id; the speed of a node that is not there is 1.
     """
@@ -194,7 +194,7 @@ class _Gathered:
 
 
 def _levels(spans: Sequence[tuple[float, float, float]]) -> tuple[Level, ...]:
-    """Returns how many trials run at once from one change of their number to the next."""
+    """Return how many trials run at once from one change of their number to the next."""
     changes: dict[float, float] = {}
     for start_s, end_s, count in spans:
         changes[start_s] = changes.get(start_s, 0.0) + count
@@ -208,7 +208,7 @@ def _levels(spans: Sequence[tuple[float, float, float]]) -> tuple[Level, ...]:
 
 
 def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) -> bool:
-    """Returns whether every connected driver has said all that it will need: nothing else will come soon."""
+    """Return whether every connected driver has said all that it will need: nothing else will come soon."""
     drivers = runtime.drivers
     if drivers is None or not forecasts or not all(one.is_complete for one in forecasts):
         return False
@@ -217,7 +217,7 @@ def everyone_forecasts(forecasts: Sequence[Forecast], runtime: RuntimeReport) ->
 
 
 def is_behind(forecasts: Iterable[Forecast], now: float, boot_s: float) -> bool:
-    """Returns whether an experiment is behind the line of even progress to its deadline.
+    """Return whether an experiment is behind the line of even progress to its deadline.
 
     One that cannot say yet, and has no time to find out, counts as behind.
     """
@@ -236,21 +236,21 @@ def is_behind(forecasts: Iterable[Forecast], now: float, boot_s: float) -> bool:
 
 
 def too_short_to_learn(left_s: float, begun_s: float, boot_s: float) -> bool:
-    """Returns whether a deadline leaves no time to find out how long trials take before machines are bought.
+    """Return whether a deadline leaves no time to find out how long trials take before machines are launched.
 
-    A few machines would tell, but what is bought afterwards comes a boot time and a step later.
+    A few machines would tell, but what is launched afterwards comes a boot time and a step later.
     """
     return boot_s + begun_s > _TO_LEARN * (left_s + begun_s)
 
 
 def boot_time(boot_s: Mapping[str, float], spec: ClusterSpec) -> float:
-    """Returns how long the next machine will take: the longest of the types that were measured."""
+    """Return how long the next machine will take: the longest of the types that were measured."""
     known = [boot_s[each.name] for each in spec.node_types if each.name in boot_s and each.max_nodes > 0]
     return max(known) if known else spec.forecasts.boot_s
 
 
 def learned_boots(boot_s: Mapping[str, float], changed: Iterable[Instance]) -> Mapping[str, float]:
-    """Returns the boot times after these changes of records; the same object when none has just come up."""
+    """Return the boot times after these changes of records; the same object when none has just come up."""
     learned: dict[str, float] | None = None
     for record in changed:
         asked = record.entered(InstanceState.REQUESTED)

@@ -1,4 +1,4 @@
-"""Decides which machine a node may be on, and which type a machine was requested as, where tags and ids lie.
+"""Decide which machine a node may be on, and which type a machine was requested as, where tags and ids lie.
 
 Used by the rules that match machines, nodes and records; pure.
 """
@@ -20,14 +20,14 @@ Machines = Mapping[CloudId, CloudInstance]
 
 
 def known_ips(instance: Instance, cloud: Machines) -> set[str]:
-    """Returns the addresses of the record's machine, of the record and of the list."""
+    """Return the addresses of the record's machine, of the record and of the list."""
     machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
     listed = (machine.internal_ip, machine.external_ip) if machine is not None else ()
     return {instance.internal_ip, instance.external_ip, *listed} - {""}
 
 
 def is_of_type(node_type: str, instance: Instance, cloud: Machines) -> bool:
-    """Returns whether a node of this type, with the ip of the record's machine, may be on it.
+    """Return whether a node of this type, with the ip of the record's machine, may be on it.
 
     The type of a machine that answers no request of ours is what its tag says, which may be wrong; that of a
     record which a node of another machine had named may be that node's. Without a tag it is one of those
@@ -61,7 +61,7 @@ def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
 def was_elsewhere(
     node: UnplacedNode, instance: Instance, cloud: Machines, lost_at: float, grace_s: float
 ) -> bool:
-    """Returns whether the node was there next to the record's own node, or before its machine was requested.
+    """Return whether the node was there next to the record's own node, or before its machine was requested.
 
     A machine has one node at a time. The end of the one before, at `lost_at`, may be noticed a little later.
     Where an id was cloned, only an address proves that it was this machine's.
@@ -83,7 +83,7 @@ def find_unplaced(
     now: float,
     grace_s: float,
 ) -> dict[str, UnplacedNode]:
-    """Returns the live nodes that are on no known machine, and those of `before` that just this report lacks.
+    """Return the live nodes that are on no known machine, and those of `before` that just this report lacks.
 
     A cloud id proves nothing where that machine has another node, or another node has it, too: an image was
     made of a running machine. Then the machine is the one that has the node's ip, if the list shows just one.
@@ -117,7 +117,7 @@ def find_unplaced(
 
 
 def unreported_since(known: tuple[float, float] | None, now: float, grace_s: float) -> float:
-    """Returns since when reports lack something; `known` are the first and the newest one that did.
+    """Return since when reports lack something; `known` are the first and the newest one that did.
 
     Of the time between two reports at most the grace counts: nobody looked, and the clock may be wrong.
     """
@@ -130,7 +130,7 @@ RequestedTypes = dict[RequestId, Counter[tuple[str, str]]]
 
 
 def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstance]) -> RequestedTypes:
-    """Returns what each request still waits for, without the machines that are listed as it."""
+    """Return what each request still waits for, without the machines that are listed as it."""
     types: RequestedTypes = {}
     for record in records:
         if record.launch_request_id:
@@ -146,7 +146,7 @@ def requested_types(records: Iterable[Instance], machines: Iterable[CloudInstanc
 
 
 def type_of(machine: CloudInstance, config: Mapping[str, NodeType]) -> str:
-    """Returns the machine's type: the one that has its launch hash, else what its tag says.
+    """Return the machine's type: the one that has its launch hash, else what its tag says.
 
     Only what we launched has a request id, and the hash of its type.
     """
@@ -158,7 +158,7 @@ def type_of(machine: CloudInstance, config: Mapping[str, NodeType]) -> str:
 def as_requested(
     machine: CloudInstance, types: RequestedTypes, config: Mapping[str, NodeType]
 ) -> CloudInstance:
-    """Returns the machine with the type that was requested, where its type tag was lost or changed."""
+    """Return the machine with the type that was requested, where its type tag was lost or changed."""
     asked = types.get(base_id(machine.request_id)) if machine.request_id else None
     own = type_of(machine, config)
     if own != machine.node_type:

@@ -1,4 +1,4 @@
-"""Defines node types, instances, machines, nodes and demand, as frozen data."""
+"""Define node types, instances, machines, nodes and demand, as frozen data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.cluster.states import TERMINAL, InstanceState, ResizeLimits, ResizeR
 
 
 class NodeKind(Enum):
-    """A NodeKind is the role of a machine; values are Ray's protocol numbers."""
+    """The role of a machine; values are Ray's protocol numbers."""
 
     UNMANAGED = 0
     HEAD = 1
@@ -23,7 +23,7 @@ class NodeKind(Enum):
 
 
 class Objective(Enum):
-    """An Objective is what the planner optimises."""
+    """What the planner optimizes."""
 
     AUTO = "auto"  # COST when every worker type has a price, else UTILIZATION
     UTILIZATION = "utilization"  # Ray's scoring rule, Ray's choices
@@ -34,7 +34,7 @@ MARKETS = ("on-demand", "spot", "reserved")
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """An Offer is one way to buy a node type: in a zone, on a market, at a price, billed in its own way."""
+    """One way to buy a node type: in a zone, on a market, at a price, billed in its own way."""
 
     zone: str = ""  # the provider's own name; empty: it chooses
     market: str = "on-demand"
@@ -45,22 +45,22 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Returns the name by which an offer is known within its type: `us-east-1a/spot`."""
+        """Return the name by which an offer is known within its type: `us-east-1a/spot`."""
         return offer_name(self.zone, self.market)
 
 
 def offer_name(zone: str, market: str) -> str:
-    """Returns the name of the offer with this zone and market; "" for neither."""
+    """Return the name of the offer with this zone and market; "" for neither."""
     return f"{zone}/{market}" if zone else market
 
 
 def health_key(node_type: str, offer_name: str) -> str:
-    """Returns the key of the failures of one offer; those of the whole type are under the type's name."""
+    """Return the key of the failures of one offer; those of the whole type are under the type's name."""
     return f"{node_type} {offer_name}" if offer_name else node_type
 
 
 class NodeType(Struct, frozen=True, kw_only=True):
-    """A NodeType is a kind of machine to buy. `min_nodes` and `max_nodes` include a head of this type."""
+    """A kind of machine to buy. `min_nodes` and `max_nodes` include a head of this type."""
 
     name: str
     resources: Resources
@@ -86,7 +86,7 @@ class NodeType(Struct, frozen=True, kw_only=True):
 
     @property
     def is_priced(self) -> bool:
-        """Returns whether it is known what every machine of this type would cost."""
+        """Return whether it is known what every machine of this type would cost."""
         if self.offers:
             return all(offer.price_per_hour is not None for offer in self.offers)
         return self.price_per_hour is not None
@@ -113,7 +113,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
 
 
 class LaunchLimits(Struct, frozen=True, kw_only=True):
-    """LaunchLimits bound how fast machines are bought."""
+    """LaunchLimits bound how fast machines are launched."""
 
     upscaling_speed: float = 0.0  # new machines at once, as a multiple of those running; at least one
     max_concurrent: int = 10
@@ -121,7 +121,7 @@ class LaunchLimits(Struct, frozen=True, kw_only=True):
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """A Backoff is how long a failed type or offer is not bought; it doubles per failure, and decays."""
+    """How long a failed type or offer is not launched; it doubles per failure, and decays."""
 
     base_s: float = 5.0
     max_s: float = 600.0
@@ -132,29 +132,29 @@ class Backoff(Struct, frozen=True, kw_only=True):
 
 
 class IdlePolicy(Enum):
-    """An IdlePolicy is what is done with a whole cluster that nobody uses."""
+    """What is done with a whole cluster that nobody uses."""
 
     SUSPEND = "suspend"  # its machines go, its definition stays
     DELETE = "delete"
 
 
 class IdleCluster(Struct, frozen=True, kw_only=True):
-    """An IdleCluster is when and how a cluster without drivers ends."""
+    """When and how a cluster without drivers ends."""
 
     timeout_s: float
     policy: IdlePolicy = IdlePolicy.SUSPEND
 
 
 class NoticePolicy(Struct, frozen=True, kw_only=True):
-    """A NoticePolicy is what is done when a cloud announces that it will take a machine."""
+    """What is done when a cloud announces that it will take a machine."""
 
     ahead_s: float = 600.0  # a node is drained this long before its deadline, at the earliest
     rebalance_s: float | None = 600.0  # the deadline after a rebalance notice; None: such nodes stay
-    pool_pause_s: float = 180.0  # how long nothing is bought from the offer that the machine came from
+    pool_pause_s: float = 180.0  # how long nothing is launched from the offer that the machine came from
 
 
 class ClusterSpec(Struct, frozen=True, kw_only=True):
-    """A ClusterSpec is what the user asked for in the cluster file."""
+    """What the user asked for in the cluster file."""
 
     cluster_name: str = "default"
     head_node_type: str = ""
@@ -178,7 +178,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
         return next((t for t in self.node_types if t.name == name), None)
 
     def most_of(self, resource: str) -> int:
-        """Returns how many units of a resource the limits allow, with the nodes that have the most of it."""
+        """Return how many units of a resource the limits allow, with the nodes that have the most of it."""
         room = sum(one.most_nodes for one in self.node_types) if self.max_nodes is None else self.max_nodes
         total = 0
         for one in sorted(self.node_types, key=lambda one: -one.resources.units(resource)):
@@ -189,7 +189,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
 
 
 class StopCause(Enum):
-    """A StopCause is why a machine is being removed; values below 100 are Ray's protocol numbers."""
+    """Why a machine is being removed; values below 100 are Ray's protocol numbers."""
 
     UNKNOWN = 0
     IDLE = 1
@@ -197,13 +197,13 @@ class StopCause(Enum):
     MAX_NODES = 3
     OUTDATED = 4
     NOTICE = 100  # the cloud announced that it will take the machine
-    CONSOLIDATION = 101  # its trials go on elsewhere for less
+    CONSOLIDATION = 101  # its trials continue elsewhere for less
     BUDGET = 102  # the budget does not allow for it any longer
     BROKEN_SLICE = 103  # another machine of its slice is gone
 
 
 class StatusChange(Struct, frozen=True, array_like=True):
-    """A StatusChange is one line of an instance's history."""
+    """One line of an instance's history."""
 
     state: InstanceState
     at: float
@@ -216,7 +216,7 @@ _ENDED_BY_USER = "ended by muster down"
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """An Instance is the record of one machine, from the decision to buy it to its end."""
+    """The record of one machine, from the decision to buy it to its end."""
 
     instance_id: InstanceId
     node_type: str
@@ -227,27 +227,29 @@ class Instance(Struct, frozen=True, kw_only=True):
     launch_request_id: RequestId | None = None
     requested_at: float | None = None  # when the request was made; None: its machine does not name it
     launch_hash: str = ""
-    price_per_hour: float | None = None  # fixed when bought, so that spend can be added up later
-    offer: Offer | None = None  # what it was bought as, fixed then; None: its type has no offers
+    price_per_hour: float | None = None  # fixed when launched, so that spend can be added up later
+    offer: Offer | None = None  # what it was launched as, fixed then; None: its type has no offers
     is_pinned: bool = False  # work asks for a label of its offer: it is launched from no other
     stop_cause: StopCause | None = None  # set while a removal is under way
     cancelled: bool = False  # requested, no longer wanted: terminate on arrival
     missing_since: float | None = None  # since when the cloud does not list its machine
     provisional: bool = False  # has a node, but no list has ever shown its machine: never terminated
+    is_queued: bool = False  # its machine waits in a queue of the provider, and costs nothing yet
+    dequeued_at: float | None = None  # when it left that queue; None: it was in none, or still is
     internal_ip: str = ""
     external_ip: str = ""
-    resize: ResizeRecord | None = None  # None: its machine is as it was bought
+    resize: ResizeRecord | None = None  # None: its machine is as it was launched
     history: tuple[StatusChange, ...] = ()
     version: int = 0  # ledger version of the last write
 
     @property
     def offer_name(self) -> str:
-        """Returns the offer's name within its type; "" without an offer."""
+        """Return the offer's name within its type; "" without an offer."""
         return self.offer.name if self.offer is not None else ""
 
     @property
     def since(self) -> float:
-        """Returns when the record entered its state; -inf when its history does not contain that."""
+        """Return when the record entered its state; -inf when its history does not contain that."""
         for change in reversed(self.history):
             if change.state is self.state:
                 return change.at
@@ -255,19 +257,18 @@ class Instance(Struct, frozen=True, kw_only=True):
 
     @property
     def details(self) -> str:
-        """Returns the reason that was recorded for the newest state."""
+        """Return the reason that was recorded for the newest state."""
         return self.history[-1].details if self.history else ""
 
     def entered(self, state: InstanceState) -> tuple[float, ...]:
-        """Returns every time at which the record entered `state`, oldest first."""
+        """Return every time at which the record entered `state`, oldest first."""
         return tuple(change.at for change in self.history if change.state is state)
 
     @property
     def loss(self) -> StatusChange | None:
-        """Returns the change with which the machine was lost; None when it serves or was asked to go."""
-        if self.cancelled or self.stop_cause is not None:
-            return None
-        for before, change in pairwise(self.history):
+        """Return the change with which the machine was lost; None when it serves or was asked to go."""
+        is_asked = self.cancelled or self.stop_cause is not None
+        for before, change in () if is_asked else pairwise(self.history):
             if before.state in _WANTED and change.state in _GONE and change.details != _ENDED_BY_USER:
                 return change
         return None
@@ -276,7 +277,7 @@ class Instance(Struct, frozen=True, kw_only=True):
 def merged_records(
     live: Mapping[InstanceId, Instance], written: Iterable[Instance]
 ) -> dict[InstanceId, Instance]:
-    """Returns the live records after a commit of `written`, in the order in which a restart finds them."""
+    """Return the live records after a commit of `written`, in the order in which a restart finds them."""
     merged, is_sorted = dict(live), True
     for record in written:
         if record.state in TERMINAL:
@@ -288,7 +289,7 @@ def merged_records(
 
 
 class CloudInstance(Struct, frozen=True, kw_only=True):
-    """A CloudInstance is a machine as the provider lists it."""
+    """A machine as the provider lists it."""
 
     cloud_id: CloudId
     node_type: str
@@ -300,20 +301,21 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
     external_ip: str = ""
     resize: ResizeStatus | None = None
     zone: str = ""  # where it is, when the provider reports it
-    market: str = ""  # how it was bought, when the provider reports it
+    market: str = ""  # how it was launched, when the provider reports it
     problem: MachineProblem | None = None  # why it does not come up, when the provider knows
     slice_id: str = ""  # machines of one slice come and go together; "": it stands alone
 
 
 class MachineProblem(Struct, frozen=True, kw_only=True):
-    """A MachineProblem is why a machine that exists does not come up, as its provider reports it."""
+    """Why a machine that exists does not come up, as its provider reports it."""
 
     kind: FailureKind
     message: str = ""
+    has_place: bool = False  # it waits in a queue: given up, it would lose its place there
 
 
 class NodeStatus(Enum):
-    """A NodeStatus is a node's state as the runtime reports it; values are Ray's protocol numbers."""
+    """A node's state as the runtime reports it; values are Ray's protocol numbers."""
 
     UNSPECIFIED = 0
     RUNNING = 1
@@ -325,7 +327,7 @@ class NodeStatus(Enum):
 
 
 class NodeReport(Struct, frozen=True, kw_only=True):
-    """A NodeReport is a node as the runtime reports it."""
+    """A node as the runtime reports it."""
 
     node_id: NodeId
     cloud_id: CloudId | None = None
@@ -340,14 +342,14 @@ class NodeReport(Struct, frozen=True, kw_only=True):
 
 
 class LabelOperator(Enum):
-    """A LabelOperator is how a LabelMatch compares."""
+    """How a LabelMatch compares."""
 
     IN = "in"
     NOT_IN = "not-in"
 
 
 class LabelMatch(Struct, frozen=True, array_like=True):
-    """A LabelMatch is one condition on one label of a node."""
+    """One condition on one label of a node."""
 
     key: str
     operator: LabelOperator
@@ -369,7 +371,7 @@ class Demand(Struct, frozen=True, kw_only=True):
 
 
 class Strategy(Enum):
-    """A Strategy is how the bundles of a gang are spread over nodes."""
+    """How the bundles of a gang are spread over nodes."""
 
     PACK = "PACK"
     SPREAD = "SPREAD"
@@ -378,7 +380,7 @@ class Strategy(Enum):
 
 
 class Gang(Struct, frozen=True, kw_only=True):
-    """A Gang is bundles that are placed together or not at all. `options` are tried in order."""
+    """Bundles that are placed together or not at all. `options` are tried in order."""
 
     gang_id: str
     strategy: Strategy
@@ -387,18 +389,18 @@ class Gang(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Returns the label that a node carries once it holds a bundle of this gang."""
+        """Return the label that a node carries once it holds a bundle of this gang."""
         return f"_PG_{self.gang_id}"
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
-    """A Constraint is a size the cluster must have whatever runs on it; it is compared with totals."""
+    """A size the cluster must have whatever runs on it; it is compared with totals."""
 
     demands: tuple[Demand, ...]
 
 
 class DriverReport(Struct, frozen=True, kw_only=True):
-    """A DriverReport is who uses the cluster: programs of users, without the runtime's own."""
+    """Who uses the cluster: programs of users, without the runtime's own."""
 
     live: int = 0
     last_end: float = 0.0  # when the newest one ended, by the runtime's own clock; 0: none has
@@ -406,7 +408,7 @@ class DriverReport(Struct, frozen=True, kw_only=True):
 
 
 class RuntimeReport(Struct, frozen=True, kw_only=True):
-    """A RuntimeReport is one consistent report of the runtime."""
+    """One consistent report of the runtime."""
 
     version: int = 0
     nodes: tuple[NodeReport, ...] = ()
@@ -417,7 +419,7 @@ class RuntimeReport(Struct, frozen=True, kw_only=True):
 
 
 class NoticeKind(Enum):
-    """A NoticeKind is what a cloud announced about a machine."""
+    """What a cloud announced about a machine."""
 
     INTERRUPTION = "interruption"  # it is taken at the deadline
     MAINTENANCE = "maintenance"  # it is stopped or restarted at the deadline
@@ -425,7 +427,7 @@ class NoticeKind(Enum):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """A Notice is the cloud's announcement that a machine will go, as the machine itself read it."""
+    """The cloud's announcement that a machine will go, as the machine itself read it."""
 
     cloud_id: CloudId
     kind: NoticeKind
@@ -454,7 +456,7 @@ NEEDS_USER_ACTION = frozenset(
 
 
 class LaunchFailure(Struct, frozen=True, kw_only=True):
-    """A LaunchFailure is one machine that will not come: one unit of one launch request."""
+    """One machine that will not come: one unit of one launch request."""
 
     request_id: RequestId
     node_type: str
@@ -468,7 +470,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):
-    """A TerminateFailure is one machine that the provider did not terminate."""
+    """One machine that the provider did not terminate."""
 
     cloud_id: CloudId
     kind: FailureKind = FailureKind.UNKNOWN
@@ -476,14 +478,14 @@ class TerminateFailure(Struct, frozen=True, kw_only=True):
 
 
 class DrainFailure(Struct, frozen=True, kw_only=True):
-    """A DrainFailure is a drain that the runtime refused or that could not be delivered."""
+    """A drain that the runtime refused or that could not be delivered."""
 
     instance_id: InstanceId
     message: str = ""
 
 
 class ResizeFailure(Struct, frozen=True, kw_only=True):
-    """A ResizeFailure is a change of size that the provider, or the runtime for the node, refused."""
+    """A change of size that the provider, or the runtime for the node, refused."""
 
     cloud_id: CloudId
     kind: FailureKind = FailureKind.UNKNOWN
@@ -492,7 +494,7 @@ class ResizeFailure(Struct, frozen=True, kw_only=True):
 
 
 class InstallFailure(Struct, frozen=True, kw_only=True):
-    """An InstallFailure is a machine on which the runtime could not be set up."""
+    """A machine on which the runtime could not be set up."""
 
     instance_id: InstanceId
     message: str = ""

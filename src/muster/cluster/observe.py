@@ -1,4 +1,4 @@
-"""Reads every port once and builds the Snapshot; a port that fails is noted and never fatal."""
+"""Read every port once and builds the Snapshot; a port that fails is noted and never fatal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ F = TypeVar("F", LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, 
 
 
 class FailureInbox:
-    """A FailureInbox keeps failures until a decision about them is committed: no lost commit loses one.
+    """Keeps failures until a decision about them is committed: no lost commit loses one.
 
     The observer puts in what it polled and the executor what was refused.
     """
@@ -54,20 +54,20 @@ class FailureInbox:
         self._offered: tuple[int, int] | None = None  # ledger version, how many failures
 
     def put(self, failure: Failure) -> None:
-        """Adds a failure that is not part of a decision yet."""
+        """Add a failure that is not part of a decision yet."""
         self._failures.append(failure)
 
     def of(self, kind: type[F]) -> tuple[F, ...]:
-        """Returns the failures of one kind, oldest first."""
+        """Return the failures of one kind, oldest first."""
         return tuple(failure for failure in self._failures if isinstance(failure, kind))
 
     def offer(self, version: int, undecided: Collection[Failure] = ()) -> None:
-        """Marks all but `undecided` as part of a decision to be committed at this version of the ledger."""
+        """Mark all but `undecided` as part of a decision to be committed at this version of the ledger."""
         self._failures.sort(key=lambda failure: failure in undecided)
         self._offered = (version, len(self._failures) - len(undecided))
 
     def resolve_offer(self, version: int) -> None:
-        """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
+        """Drop what was offered if the ledger is past the offer's version: then that commit was stored.
 
         A failure decided upon twice would fail a second machine, one that may be on its way.
         """
@@ -76,14 +76,14 @@ class FailureInbox:
         self._offered = None
 
     def clear(self) -> None:
-        """Drops what was offered: the decision about it is durable."""
+        """Drop what was offered: the decision about it is durable."""
         if self._offered is not None:
             del self._failures[: self._offered[1]]
         self._offered = None
 
 
 class CloudIds:
-    """CloudIds are what the ledger calls machines, where a provider spells their ids in different ways.
+    """What the ledger calls machines, where a provider spells their ids in different ways.
 
     The observer folds what it reads; the executor passes ids on as the provider listed them last.
     """
@@ -93,7 +93,7 @@ class CloudIds:
         self._spelled: dict[CloudId, CloudId] = {}
 
     def fold(self, given: C) -> C:
-        """Returns a machine, node, notice or failure with the id that the ledger has."""
+        """Return a machine, node, notice or failure with the id that the ledger has."""
         if not self.ignore_case or given.cloud_id is None:
             return given
         return replace(given, cloud_id=CloudId(given.cloud_id.lower()))
@@ -107,7 +107,7 @@ class CloudIds:
 
 
 class Observer:
-    """An Observer reads the world once per call. It keeps only what identifies an outdated report."""
+    """Reads the world once per call. It keeps only what identifies an outdated report."""
 
     def __init__(
         self, ports: Ports, ambient: Ambient, inbox: FailureInbox, ids: CloudIds | None = None
@@ -126,7 +126,7 @@ class Observer:
         self.errors = PortErrors()
 
     def observe(self) -> tuple[Snapshot, Ledger]:
-        """Reads the ledger and every port. Raises StoreError when the ledger cannot be read, nothing else."""
+        """Read the ledger and every port. Raises StoreError when the ledger cannot be read, nothing else."""
         self.errors = PortErrors()
         ledger = self._ports.store.load()
         self._inbox.resolve_offer(ledger.version)
@@ -168,7 +168,7 @@ class Observer:
         return snapshot, ledger
 
     def _start_clock(self, ledger: Ledger) -> SteadyClock:
-        """Starts the steady clock where that of the process before is by now, if the boot is the same.
+        """Start the steady clock where that of the process before is by now, if the boot is the same.
 
         On another boot only the wall clock shows how much time has passed, and it may be wrong: what is more
         than a reboot takes is not charged.
@@ -218,7 +218,7 @@ class Observer:
     def _read_traits(self) -> ProviderTraits:
         """A provider that cannot be read keeps its last traits: a read-only one must stay read-only.
 
-        A machine that the runtime would not count anew is not resized.
+        A machine that the runtime would not count again is not resized.
         """
         answer: object = self._ask("provider traits", self._ports.provider.traits)
         if isinstance(answer, ProviderTraits):
@@ -290,7 +290,7 @@ class Observer:
         )
 
     def _read_forecasts(self, now: float) -> tuple[Forecast, ...]:
-        """Forecasts that are stale, damaged or of the future are reported and left out: no money for them."""
+        """Forecast that are stale, damaged or of the future are reported and left out: no money for them."""
         source = self._ports.forecasts
         report: object = None if source is None else self._ask("forecasts", source.read)
         if not isinstance(report, ForecastReport):
@@ -342,7 +342,7 @@ class Observer:
 
 
 def _subjects(ledger: Ledger, kind: type[Launch | Terminate]) -> frozenset[InstanceId]:
-    """Returns the records that have an effect of this kind in the outbox."""
+    """Return the records that have an effect of this kind in the outbox."""
     return frozenset(name for act in ledger.outbox if isinstance(act, kind) for name in act.instance_ids)
 
 

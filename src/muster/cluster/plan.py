@@ -1,4 +1,4 @@
-"""Defines what one tick decides: records to write, effects to cause, reasons to show."""
+"""Define what one tick decides: records to write, effects to cause, reasons to show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.cluster.snapshot import BootMark, FailedLaunch, Memory, Quarantined
 
 
 class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True):
-    """A Launch buys machines: a count per node type, for these records; with an offer, of one type."""
+    """Buys machines: a count per node type, for these records; with an offer, of one type."""
 
     request_id: RequestId
     shape: Mapping[str, int]
@@ -29,7 +29,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch", omit_defaults=True
 
 
 class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):
-    """A Terminate gives machines back."""
+    """Gives machines back."""
 
     request_id: RequestId
     cloud_ids: tuple[CloudId, ...]
@@ -37,7 +37,7 @@ class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):
 
 
 class Install(Struct, frozen=True, kw_only=True, tag="install"):
-    """An Install sets one machine up."""
+    """Sets one machine up."""
 
     request_id: RequestId
     instance_id: InstanceId
@@ -47,7 +47,7 @@ class Install(Struct, frozen=True, kw_only=True, tag="install"):
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag="drain"):
-    """A Drain asks the runtime to empty one node. An idle drain may be refused; others have a deadline."""
+    """Asks the runtime to empty one node. An idle drain may be refused; others have a deadline."""
 
     request_id: RequestId
     instance_id: InstanceId
@@ -62,7 +62,7 @@ class Drain(Struct, frozen=True, kw_only=True, tag="drain"):
 
 
 class Resize(Struct, frozen=True, kw_only=True, tag="resize"):
-    """A Resize changes one machine's size in place."""
+    """Changes one machine's size in place."""
 
     request_id: RequestId
     instance_id: InstanceId
@@ -71,7 +71,7 @@ class Resize(Struct, frozen=True, kw_only=True, tag="resize"):
 
 
 class ResizeNode(Struct, frozen=True, kw_only=True, tag="resize-node"):
-    """A ResizeNode lets the runtime count another size of a node: its machine has it or will shrink to it."""
+    """Lets the runtime count another size of a node: its machine has it or will shrink to it."""
 
     request_id: RequestId
     instance_id: InstanceId
@@ -81,7 +81,7 @@ class ResizeNode(Struct, frozen=True, kw_only=True, tag="resize-node"):
 
 
 def drain_of(instance: Instance, request_id: str, cause: StopCause, deadline_s: float, message: str) -> Drain:
-    """Returns the drain of a record's node."""
+    """Return the drain of a record's node."""
     assert instance.node_id is not None
     return Drain(
         request_id=RequestId(request_id),
@@ -94,7 +94,7 @@ def drain_of(instance: Instance, request_id: str, cause: StopCause, deadline_s: 
 
 
 def resize_of(instance: Instance, fresh_id: str, size: Resources) -> Resize:
-    """Returns the change of the size of a record's machine."""
+    """Return the change of the size of a record's machine."""
     cloud_id = instance.cloud_id
     assert cloud_id is not None
     return Resize(
@@ -103,7 +103,7 @@ def resize_of(instance: Instance, fresh_id: str, size: Resources) -> Resize:
 
 
 class EndCluster(Struct, frozen=True, kw_only=True, tag="end-cluster"):
-    """An EndCluster suspends or deletes the whole cluster; one that an earlier tick decided is void."""
+    """Suspends or deletes the whole cluster; one that an earlier tick decided is void."""
 
     request_id: RequestId
     policy: IdlePolicy
@@ -113,7 +113,7 @@ Action = Launch | Terminate | Install | Drain | Resize | ResizeNode | EndCluster
 
 
 class Subject(Enum):
-    """A Subject is what a verdict is about."""
+    """What a verdict is about."""
 
     DEMAND = "demand"
     GANG = "gang"
@@ -124,12 +124,12 @@ class Subject(Enum):
 
 
 class Reason(Enum):
-    """A Reason is a machine-readable answer to "why"."""
+    """A machine-readable answer to "why"."""
 
     # demand, gang, constraint
     PLACED = "placed"  # fits on nodes that run
     WAITING_FOR_NODE = "waiting-for-node"  # fits on machines that are on their way
-    WAITING_FOR_LAUNCH = "waiting-for-launch"  # machines are being bought for it
+    WAITING_FOR_LAUNCH = "waiting-for-launch"  # machines are being launched for it
     WAITING_FOR_RESIZE = "waiting-for-resize"  # a machine is being enlarged for it
     BLOCKED_BY_TYPE_LIMIT = "blocked-by-type-limit"  # every type that could hold it is at its maximum
     BLOCKED_BY_CLUSTER_LIMIT = "blocked-by-cluster-limit"  # the cluster is at its maximum
@@ -146,12 +146,13 @@ class Reason(Enum):
     KEPT_MIN_NODES = "kept-min-nodes"
     KEPT_NOT_IDLE_LONG_ENOUGH = "kept-not-idle-long-enough"
     KEPT_PENDING = "kept-pending"  # on its way
+    WAITING_IN_QUEUE = "waiting-in-queue"  # the machine waits for its turn in a queue of the provider
     WAITING_FOR_QUOTA = "waiting-for-quota"  # a quota controller holds the machine back
     REMOVED_IDLE = "removed-idle"
     REMOVED_OUTDATED = "removed-outdated"
     REMOVED_MAX_NODES = "removed-max-nodes"
     REMOVED_MAX_NODES_PER_TYPE = "removed-max-nodes-per-type"
-    REMOVED_CONSOLIDATED = "removed-consolidated"  # its trials go on elsewhere for less
+    REMOVED_CONSOLIDATED = "removed-consolidated"  # its trials continue elsewhere for less
     REMOVED_BUDGET = "removed-budget"  # the budget is used up
     REMOVED_FAILED = "removed-failed"  # timed out, not installable, dead
     LEAVING = "leaving"  # removal is under way
@@ -192,7 +193,7 @@ NOTHING: Mapping[str, float] = {}  # shared by the thousands of verdicts that la
 
 
 class Verdict(Struct, frozen=True, kw_only=True, gc=False):
-    """A Verdict is why something is as it is; status, logs and `why` show verdicts and nothing else."""
+    """Why something is as it is; status, logs and `why` show verdicts and nothing else."""
 
     subject: Subject
     subject_id: str
@@ -205,7 +206,7 @@ class Verdict(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PendingRequest(Struct, frozen=True, kw_only=True):
-    """A PendingRequest is machines that are wanted or requested and do not exist yet."""
+    """Machines that are wanted or requested and do not exist yet."""
 
     node_type: str
     machine_type: str
@@ -215,7 +216,7 @@ class PendingRequest(Struct, frozen=True, kw_only=True):
 
 
 class PendingInstance(Struct, frozen=True, kw_only=True):
-    """A PendingInstance is a machine that exists and does not serve yet."""
+    """A machine that exists and does not serve yet."""
 
     instance_id: InstanceId
     node_type: str
@@ -225,7 +226,7 @@ class PendingInstance(Struct, frozen=True, kw_only=True):
 
 
 class ScalingReport(Struct, frozen=True, kw_only=True):
-    """A ScalingReport is what is published to the runtime and its tools (`ray status`)."""
+    """What is published to the runtime and its tools (`ray status`)."""
 
     seen_runtime_version: int = 0
     pending_requests: tuple[PendingRequest, ...] = ()
@@ -237,7 +238,7 @@ class ScalingReport(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """A Plan is the decision of one tick: first committed, then carried out."""
+    """The decision of one tick: first committed, then carried out."""
 
     tick_id: str
     at: float
@@ -253,7 +254,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     )  # machines on which a node may run unseen: no second install
 
     def fields(self) -> dict[str, object]:
-        """Returns the fields of the one log line of a tick; empty when nothing changed."""
+        """Return the fields of the one log line of a tick; empty when nothing changed."""
         shown = Counter(instance.state.name.lower() for instance in self.writes)
         shown.update(f"{type(action).__name__.lower()}_calls" for action in self.actions)
         if self.quarantined:
@@ -265,7 +266,7 @@ MARKED_EVERY_S = 3600.0
 
 
 def newer_mark(known: BootMark | None, now: BootMark | None) -> BootMark | None:
-    """Returns the mark to remember: another boot's at once, one of the same boot rarely."""
+    """Return the mark to remember: another boot's at once, one of the same boot rarely."""
     if known is None or now is None or known.boot_id != now.boot_id:
         return now or known
     return now if now.at - known.at >= MARKED_EVERY_S else known
@@ -275,7 +276,7 @@ _MARK = "~"
 
 
 def attempt_id(base: RequestId, attempt: int, tick_id: str) -> RequestId:
-    """Returns the request id of the n-th attempt (the first is the base itself).
+    """Return the request id of the n-th attempt (the first is the base itself).
 
     The tick is part of it: launch limits may spread the retries of one batch over several ticks, and an
     idempotent provider buys nothing for an id it has seen.
@@ -284,7 +285,7 @@ def attempt_id(base: RequestId, attempt: int, tick_id: str) -> RequestId:
 
 
 def attempt_of(request_id: RequestId) -> int:
-    """Returns the number of the attempt; 0 when the id is not one of muster's."""
+    """Return the number of the attempt; 0 when the id is not one of muster's."""
     mark, number = request_id.partition(_MARK)[1:]
     if not mark:
         return 1
@@ -293,5 +294,5 @@ def attempt_of(request_id: RequestId) -> int:
 
 
 def base_id(request_id: RequestId) -> RequestId:
-    """Returns the id that the record keeps."""
+    """Return the id that the record keeps."""
     return RequestId(request_id.partition(_MARK)[0])

@@ -1,4 +1,4 @@
-"""Defines the interfaces between the loop and the outside world; adapters and the simulator implement them.
+"""Define the interfaces between the loop and the outside world; adapters and the simulator implement them.
 
 No method here may block for long: slow work runs on the adapter's own threads and comes back through `poll_*`
 or the next tick. Every effect carries a request id, and repeating it must change nothing.
@@ -44,11 +44,11 @@ class CloudProvider(Protocol):
     def traits(self) -> ProviderTraits: ...
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        """Returns every machine of this cluster that is not terminated, the head included; may be late."""
+        """Return every machine of this cluster that is not terminated, the head included; may be late."""
         ...
 
     def launch(self, request_id: RequestId, shape: Mapping[str, int], offers: Sequence[Offer] = ()) -> None:
-        """Starts a launch. Idempotent: a request id seen before launches nothing more.
+        """Start a launch. Idempotent: a request id seen before launches nothing more.
 
         With offers, `shape` has one type, and machines come from the first offer that has some left; a
         provider whose `traits().buys_offers` is false ignores them, one without `takes_next_offer` tries the
@@ -57,71 +57,75 @@ class CloudProvider(Protocol):
         ...
 
     def withdraw(self, request_id: RequestId) -> None:
-        """Drops what is left to do of a launch that no record waits for any more."""
+        """Drop what is left to do of a launch that no record waits for any more."""
         return  # a provider that hands every launch over at once has nothing left to do
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
-        """Starts to terminate machines. Idempotent; machines already gone are a success."""
+        """Start to terminate machines. Idempotent; machines already gone are a success."""
         ...
 
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        """Returns the units refused since the last poll."""
+        """Return the units refused since the last poll."""
         return ()
 
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
-        """Returns the machines that could not be terminated since the last poll."""
+        """Return the machines that could not be terminated since the last poll."""
         return ()
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        """Starts to change a machine in place, up or down; called only when `traits().resizable`.
+        """Start to change a machine in place, up or down; called only when `traits().resizable`.
 
         Progress is seen in the `resize` of the listed machine. Idempotent: it says the size, not the change.
         """
         raise ProviderMisconfigured("this provider cannot resize machines: traits().resizable is False")
 
     def poll_resize_failures(self) -> Sequence[ResizeFailure]:
-        """Returns the resizes refused since the last poll, after their call had returned."""
+        """Return the resizes refused since the last poll, after their call had returned."""
         return ()
 
     def end_idle_cluster(self, request_id: RequestId, policy: IdlePolicy) -> None:
-        """Starts to suspend or delete the whole cluster, where `traits().idle_policies` has the policy.
+        """Start to suspend or delete the whole cluster, where `traits().idle_policies` has the policy.
 
         Idempotent: called again until the cluster ends.
         """
         raise ProviderMisconfigured(f"this provider cannot {policy.value} a cluster")
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Returns whether a call has returned before its effect reached the other side.
+        """Return whether a call has returned before its effect reached the other side.
 
         Such an effect stays in the outbox, so that it is repeated if the process dies before it is done.
         """
         return False
 
+    def notice_source(self) -> NoticeSource | None:
+        """Return who announces the end of machines, where that is not the machines themselves."""
+        return None
+
 
 class NodeSource(Protocol):
-    """A NodeSource is the runtime's view: nodes, idle times, demand."""
+    """The runtime's view: nodes, idle times, demand."""
 
     def read(self) -> RuntimeReport: ...
 
     def publish(self, version: int, report: ScalingReport) -> None:
-        """Publishes the report to the runtime, which ignores a version lower than an earlier one."""
+        """Publish the report to the runtime, which ignores a version lower than an earlier one."""
         ...
 
 
 class Drainer(Protocol):
-    """A Drainer empties nodes. Refusals come from `poll`; unknown nodes count as drained."""
+    """Empties nodes. Refusals come from `poll`; unknown nodes count as drained."""
 
     def drain(self, action: Drain) -> None: ...
 
     def poll(self) -> Sequence[DrainFailure]: ...
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Returns whether the drain has not reached the node yet; see `CloudProvider.under_way`."""
+        """Return whether the drain has not reached the node yet; see `CloudProvider.under_way`."""
         return False
 
 
 class NodeResizer(Protocol):
-    """A NodeResizer lets the runtime count another size of a node. It returns at once, and is idempotent.
+    """Lets the runtime count another size of a node. It returns at once, and is idempotent.
 
     What the node counts is seen in the report: less than asked for where running work needs more. Refusals
     come from `poll`.
@@ -133,53 +137,53 @@ class NodeResizer(Protocol):
 
 
 class Installer(Protocol):
-    """An Installer sets machines up. It returns at once; success is seen as a running node. Idempotent."""
+    """Sets machines up. It returns at once; success is seen as a running node. Idempotent."""
 
     def start(self, action: Install) -> None: ...
 
     def poll(self) -> Sequence[InstallFailure]: ...
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Returns whether the installation still runs; see `CloudProvider.under_way`."""
+        """Return whether the installation still runs; see `CloudProvider.under_way`."""
         return False
 
 
 class NoticeReport(Struct, frozen=True, kw_only=True):
-    """A NoticeReport is every notice that is there now, and what cannot be read of them."""
+    """Every notice that is there now, and what cannot be read of them."""
 
     notices: tuple[Notice, ...] = ()  # at most one for each machine
     damaged: tuple[Quarantined, ...] = ()
 
 
 class NoticeSource(Protocol):
-    """A NoticeSource has what clouds announced about machines. A notice stays until it is long over."""
+    """Has what clouds announced about machines. A notice stays until it is long over."""
 
     def read(self) -> NoticeReport: ...
 
 
 class ForecastReport(Struct, frozen=True, kw_only=True):
-    """A ForecastReport is every forecast that is there now, and what cannot be read of them."""
+    """Every forecast that is there now, and what cannot be read of them."""
 
     forecasts: tuple[Forecast, ...] = ()  # at most one for each experiment; stale ones are left out later
     damaged: tuple[Quarantined, ...] = ()
 
 
 class ForecastSource(Protocol):
-    """A ForecastSource has what tuners said about their trials and about what is still to come."""
+    """Has what tuners said about their trials and about what is still to come."""
 
     def read(self) -> ForecastReport: ...
 
 
 class SpecSource(Protocol):
-    """A SpecSource holds the current cluster file; it is read every tick."""
+    """Holds the current cluster file; it is read every tick."""
 
     def current(self) -> tuple[ClusterSpec, str]:
-        """Returns the last good spec, and what is wrong with the newest edit ("" when nothing is)."""
+        """Return the last good spec, and what is wrong with the newest edit ("" when nothing is)."""
         ...
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
-    """A Ledger is what a store holds when a tick starts."""
+    """What a store holds when a tick starts."""
 
     version: int = 0
     instances: Mapping[InstanceId, Instance] = {}  # live records only
@@ -191,7 +195,7 @@ class Ledger(Struct, frozen=True, kw_only=True):
 
 
 class PortErrors(Struct, frozen=True, kw_only=True):
-    """A PortErrors counts what the ports refused or could not do during one tick, at once or later."""
+    """Counts what the ports refused or could not do during one tick, at once or later."""
 
     launch: int = 0  # launch calls
     terminate: int = 0  # terminate calls and machines
@@ -201,7 +205,7 @@ class PortErrors(Struct, frozen=True, kw_only=True):
 
 
 class TickResult(Struct, frozen=True, kw_only=True):
-    """A TickResult is everything that one tick saw, decided and left behind."""
+    """Everything that one tick saw, decided and left behind."""
 
     plan: Plan
     snapshot: Snapshot
@@ -219,7 +223,7 @@ class TickResult(Struct, frozen=True, kw_only=True):
 
     @property
     def runtime(self) -> RuntimeReport | None:
-        """Returns the runtime's report, or None when it could not be read or used this time."""
+        """Return the runtime's report, or None when it could not be read or used this time."""
         return self.snapshot.runtime
 
     @property
@@ -228,18 +232,18 @@ class TickResult(Struct, frozen=True, kw_only=True):
 
     @property
     def types_with_offers(self) -> tuple[NodeType, ...]:
-        """Returns the node types whose offers are used; none when the provider cannot choose among them."""
+        """Return the node types whose offers are used; none when the provider cannot choose among them."""
         can_choose = self.snapshot.traits.buys_offers
         return tuple(known for known in self.spec.node_types if known.offers and can_choose)
 
 
 class InstanceStore(Protocol):
-    """An InstanceStore is the ledger: one writer, compare-and-swap by version, effects in an outbox."""
+    """The ledger: one writer, compare-and-swap by version, effects in an outbox."""
 
     def load(self) -> Ledger: ...
 
     def commit(self, version: int, plan: Plan) -> int:
-        """Writes records, memory, decision and outbox in one transaction and returns the new version.
+        """Write records, memory, decision and outbox in one transaction and returns the new version.
 
         Raises VersionConflict when the ledger is not at `version`; then nothing was written. A plan that
         changes nothing writes nothing and returns `version`.
@@ -247,17 +251,17 @@ class InstanceStore(Protocol):
         ...
 
     def handed_over(self, request_ids: Sequence[RequestId]) -> None:
-        """Removes effects from the outbox that reached their port or are no longer wanted."""
+        """Remove effects from the outbox that reached their port or are no longer wanted."""
         ...
 
     def raise_version(self, at_least: int) -> int:
-        """Raises the version to that of a runtime that remembers a higher one, and returns it."""
+        """Raise the version to that of a runtime that remembers a higher one, and returns it."""
         ...
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Ports are everything a controller is connected to.
+    """Everything a controller is connected to.
 
     Without an installer, machines bring the runtime; without a resizer, none changes its size; without
     a source of notices, none are announced; without one of forecasts, nothing is known of what will come.

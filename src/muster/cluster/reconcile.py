@@ -1,4 +1,4 @@
-"""Decides one tick: applies the ordered list of rules to a snapshot. A layer of its own, without ports.
+"""Decide one tick: applies the ordered list of rules to a snapshot. A separate layer, without ports.
 
 The order: what the world shows, what expired, what the cloud will take, what the planner wants, what follows
 from it, why.
@@ -56,7 +56,7 @@ _OBSERVES = {"observe_cloud": "cloud", "observe_nodes": "runtime"}  # what each 
 
 
 def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
-    """Decides one tick. The plan is a function of the snapshot alone; no snapshot makes it raise."""
+    """Decide one tick. The plan is a function of the snapshot alone; no snapshot makes it raise."""
     draft = Draft(snapshot)
     for rule in rules:
         draft = _attempt(rule, draft)

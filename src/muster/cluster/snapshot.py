@@ -1,4 +1,4 @@
-"""Defines the snapshot that one tick decides from, the time included, and what planning remembers."""
+"""Define the snapshot that one tick decides from, the time included, and what planning remembers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster.cluster.model import (
 
 
 class ProviderTraits(Struct, frozen=True, kw_only=True):
-    """ProviderTraits are what a provider can do, as data: planning never asks for its class."""
+    """What a provider can do, as data: planning never asks for its class."""
 
     read_only: bool = False  # nothing may be launched or terminated, perhaps only at present
     lists_nodes: bool = False  # its machines are the nodes of the runtime: it lists no others
@@ -43,14 +43,14 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
-    """A Quarantined is an input that was left out so that the rest of the tick could continue."""
+    """An input that was left out so that the rest of the tick could continue."""
 
     source: str  # "record i-17", "cloud", "demand 3", "rule timeouts"
     message: str
 
 
 class TypeHealth(Struct, frozen=True, kw_only=True):
-    """A TypeHealth is the recent failures of a node type or of one offer; the ledger keeps it."""
+    """The recent failures of a node type or of one offer; the ledger keeps it."""
 
     failures: float = 0.0  # decayed count
     failed_at: float = 0.0
@@ -62,7 +62,7 @@ class TypeHealth(Struct, frozen=True, kw_only=True):
 
 
 class WithoutDrivers(Struct, frozen=True, kw_only=True):
-    """A WithoutDrivers is what is known about who uses the cluster."""
+    """What is known about who uses the cluster."""
 
     since: float | None = None  # since when nobody does; None: somebody does, or it is not known
     last_end: float = 0.0  # the newest end of a driver that was seen, by the runtime's clock
@@ -70,7 +70,7 @@ class WithoutDrivers(Struct, frozen=True, kw_only=True):
 
 
 class PoolRecord(Struct, frozen=True, kw_only=True):
-    """A PoolRecord is how often the cloud took machines of a (type, zone, market), older times less."""
+    """How often the cloud took machines of a (type, zone, market), older times less."""
 
     machine_s: float = 0.0  # seconds that its ended machines lived
     losses: float = 0.0  # how many of them the cloud took
@@ -78,7 +78,7 @@ class PoolRecord(Struct, frozen=True, kw_only=True):
 
 
 class BudgetPeriod(Struct, frozen=True, kw_only=True):
-    """A BudgetPeriod is the running period of a budget."""
+    """The running period of a budget."""
 
     since: float | None = None  # None: none has begun
     spent_before: float = 0.0  # $ spent until then
@@ -93,7 +93,7 @@ class BootMark(NamedTuple):
 
 
 class UnplacedNode(Struct, frozen=True, kw_only=True):
-    """An UnplacedNode is a live node on no known machine: what it says about its machine."""
+    """A live node on no known machine: what it says about its machine."""
 
     since: float  # when a report first showed it
     node_type: str = ""
@@ -104,7 +104,7 @@ class UnplacedNode(Struct, frozen=True, kw_only=True):
 
 
 class UnclearLaunch(Struct, frozen=True, kw_only=True):
-    """An UnclearLaunch is a machine whose request is over although the machine may exist, not listed yet."""
+    """A machine whose request is over although the machine may exist, not listed yet."""
 
     request_id: RequestId  # as its record had it
     node_type: str
@@ -112,33 +112,34 @@ class UnclearLaunch(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """A Memory is what planning carries from tick to tick besides the instances."""
+    """What planning carries from tick to tick besides the instances."""
 
     health: Mapping[str, TypeHealth] = field(default_factory=dict)  # key: `model.health_key`
     # Per type: since when at least k+1 machines on their way have been unneeded.
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     spent: float = 0.0  # $ of machines that are gone; live ones are added by `cost.spend_so_far`
-    # Nodes of ended records that the runtime still lists: never adopted anew. Value: when the record ended.
+    # Nodes of ended records that the runtime still lists: never adopted again. Value: when the record ended.
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Machines given up a short time ago: one that is listed again is still ours to end. Value: when.
     ended_machines: Mapping[str, float] = field(default_factory=dict)
-    # Serving records whose nodes the reports lack. Value: the first and the newest of these reports.
-    unreported: Mapping[InstanceId, tuple[float, float]] = field(default_factory=dict)
+    # Serving records whose nodes the reports lack: since when, as it counts; the newest; the first of them.
+    unreported: Mapping[InstanceId, tuple[float, float, float]] = field(default_factory=dict)
     unplaced_nodes: Mapping[str, UnplacedNode] = field(default_factory=dict)
     # Of the newest report of the runtime, as far as records follow it: their changes and missing nodes.
     report_version: int = -1
+    reported_at: float | None = None  # when that report was read
     # Machines that may still be listed, by record and attempt: they count against limits until then.
     unclear_launches: Mapping[str, UnclearLaunch] = field(default_factory=dict)
     # When a list was last read that lacked a machine which may be gone: nobody has looked since.
     listed_at: float | None = None
-    # Types whose machines could not grow lately: new ones are planned as they are bought. Value: until when.
+    # Types whose machines could not grow : new ones are planned as they are launched. Value: until when.
     ungrowing: Mapping[str, float] = field(default_factory=dict)
     without_drivers: WithoutDrivers = WithoutDrivers()
     # Notices that are known: machine -> what was announced. An entry stays as long as its notice.
     noticed: Mapping[str, NoticeKind] = field(default_factory=dict)
     # The same notices: when each was written, by the wall clock of then, and when it was first read.
     noticed_at: Mapping[str, tuple[float | None, float]] = field(default_factory=dict)
-    # Until when nodes under notice were told to be empty: machine -> time.
+    # Until when nodes under notice have to be empty: machine -> time.
     drained_until: Mapping[str, float] = field(default_factory=dict)
     # How long machines took from the request to a serving node, a moving average by node type.
     boot_s: Mapping[str, float] = field(default_factory=dict)
@@ -163,7 +164,7 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A Snapshot is all input of one tick. `instances` holds live records only: ended ones cost no time."""
+    """All input of one tick. `instances` holds live records only: ended ones cost no time."""
 
     tick_id: str
     now: float

@@ -11,7 +11,7 @@ from muster.base.state_machine import StateMachine
 
 
 class InstanceState(Enum):
-    """An InstanceState is where a machine is in its life; values are Ray's protocol numbers."""
+    """Where a machine is in its life; values are Ray's protocol numbers."""
 
     UNKNOWN = 0  # placeholder, never stored
     QUEUED = 1  # wanted; nothing asked from the provider yet
@@ -23,7 +23,7 @@ class InstanceState(Enum):
     RAY_STOPPING = 7  # the runtime shows the node draining
     RAY_STOPPED = 8  # the runtime shows the node dead, or it vanished
     TERMINATING = 9  # a terminate was handed to the provider
-    TERMINATED = 10  # the machine is gone, or was never bought
+    TERMINATED = 10  # the machine is gone, or was never launched
     ALLOCATION_FAILED = 11  # the provider refused, or every retry ran out of time
     RAY_INSTALL_FAILED = 12  # the installer failed or ran out of time
     TERMINATION_FAILED = 13  # the provider refused to terminate or was too slow; retried
@@ -40,7 +40,7 @@ INSTANCE_MACHINE: StateMachine[InstanceState] = StateMachine(
         _S.UNKNOWN: (),
         _S.QUEUED: (
             _S.REQUESTED,  # the launch rule handed it over
-            _S.TERMINATED,  # no longer wanted; nothing was bought
+            _S.TERMINATED,  # no longer wanted; nothing was launched
         ),
         _S.REQUESTED: (
             _S.ALLOCATED,  # the cloud lists a machine for it
@@ -137,12 +137,12 @@ class ResizeLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def planned(self) -> Resources:
-        """Returns what a machine that does not run yet is expected to grow to."""
+        """Return what a machine that does not run yet is expected to grow to."""
         return self.maximum if self.of_new is None else self.of_new
 
 
 class ResizeStatus(Struct, frozen=True, kw_only=True):
-    """A ResizeStatus is the size of one machine and what its provider reports of a change of it."""
+    """The size of one machine and what its provider reports of a change of it."""
 
     current: Resources  # what the machine has
     desired: Resources  # what it was last asked to have
@@ -153,7 +153,7 @@ class ResizeStatus(Struct, frozen=True, kw_only=True):
 
 
 class ResizeRecord(Struct, frozen=True, kw_only=True):
-    """A ResizeRecord is what the ledger keeps of the changes of one machine's size."""
+    """What the ledger keeps of the changes of one machine's size."""
 
     desired: Resources = EMPTY
     since: float | None = None  # when the change under way was asked for; None: none is

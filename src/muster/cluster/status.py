@@ -1,4 +1,4 @@
-"""Summarises the ledger and the newest plan for `muster status` and `muster why`."""
+"""Summarise the ledger and the newest plan for `muster status` and `muster why`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = ["OfferStatus", "StatusSnapshot", "budget_of", "offer_statuses", "spen
 
 
 class OfferStatus(Struct, frozen=True, kw_only=True):
-    """An OfferStatus is one offer of a node type: its price, its machines, and why it is not bought from."""
+    """One offer of a node type: its price, its machines, and why it is not launched from."""
 
     node_type: str
     zone: str
     market: str
     price_per_hour: float | None
     machines: int
-    max_machines: int | None  # of its own; None: as many as the type may have
-    blocked_until: float | None = None  # None: it can be bought from
+    max_machines: int | None  # its own limit; None: as many as the type may have
+    blocked_until: float | None = None  # None: it can be launched from
     kind: str = ""  # of the newest failure, while it is backed off
     message: str = ""
 
 
 class StatusSnapshot(Struct, frozen=True, kw_only=True):
-    """A StatusSnapshot is one moment of a cluster."""
+    """One moment of a cluster."""
 
     at: float
     instances: Mapping[str, Mapping[str, int]]  # node type -> state name -> count
@@ -70,14 +70,14 @@ def status_of(tick: TickResult) -> StatusSnapshot:
 def budget_of(
     spec: ClusterSpec, instances: Iterable[Instance], memory: Memory, now: float
 ) -> BudgetState | None:
-    """Returns what is spent and reserved of the cluster's budget; None when it has none."""
+    """Return what is spent and reserved of the cluster's budget; None when it has none."""
     return budget_state(spec, instances, memory, now, boot_time(memory.boot_s, spec))
 
 
 def offer_statuses(
     node_types: Iterable[NodeType], live: Iterable[Instance], memory: Memory, now: float
 ) -> Iterator[OfferStatus]:
-    """Yields every offer of these types, in the order of the config."""
+    """Yield every offer of these types, in the order of the config."""
     machines = Counter((i.node_type, i.offer_name) for i in live if i.state in ON_CLOUD)
     for known in node_types:
         for offer in known.offers:

@@ -1,4 +1,4 @@
-"""Checks the types of everything that adapters return; the rules check what it means.
+"""Check the types of everything that adapters return; the rules check what it means.
 
 Called by the Observer on everything from outside. Records of msgspec do not check their fields when built.
 """
@@ -30,7 +30,7 @@ Note = Callable[[str, str], None]  # takes the source and the reason of an item 
 
 
 def is_sound_machine(key: object, item: object) -> bool:
-    """Returns whether a listed machine has the types it should."""
+    """Return whether a listed machine has the types it should."""
     return (
         isinstance(item, CloudInstance)
         and isinstance(key, str)
@@ -45,7 +45,7 @@ def is_sound_machine(key: object, item: object) -> bool:
 
 
 def is_sound_resize(item: object) -> bool:
-    """Returns whether what is reported of a machine's size has the types it should."""
+    """Return whether what is reported of a machine's size has the types it should."""
     return (
         isinstance(item, ResizeStatus)
         and _is_sound_size(item.current)
@@ -56,7 +56,7 @@ def is_sound_resize(item: object) -> bool:
 
 
 def is_sound_node(item: object) -> bool:
-    """Returns whether a node's report has the types it should."""
+    """Return whether a node's report has the types it should."""
     return (
         isinstance(item, NodeReport)
         and isinstance(item.node_id, str)
@@ -68,17 +68,17 @@ def is_sound_node(item: object) -> bool:
 
 
 def bare_node(item: NodeReport) -> NodeReport:
-    """Returns a report with the node's id alone, so that its record does not take it for gone."""
+    """Return a report with the node's id alone, so that its record does not take it for gone."""
     return NodeReport(node_id=item.node_id, status=NodeStatus.UNSPECIFIED)
 
 
 def is_sound_demand(item: object) -> bool:
-    """Returns whether a demand has the types it should."""
+    """Return whether a demand has the types it should."""
     return isinstance(item, Demand) and isinstance(item.count, int) and _is_sound_size(item.shape)
 
 
 def is_sound_gang(item: object) -> bool:
-    """Returns whether a gang has the types it should."""
+    """Return whether a gang has the types it should."""
     return (
         isinstance(item, Gang)
         and isinstance(item.options, tuple)
@@ -87,7 +87,7 @@ def is_sound_gang(item: object) -> bool:
 
 
 def is_sound_constraint(item: object) -> bool:
-    """Returns whether a constraint has the types it should."""
+    """Return whether a constraint has the types it should."""
     return (
         isinstance(item, Constraint)
         and isinstance(item.demands, tuple)
@@ -96,7 +96,7 @@ def is_sound_constraint(item: object) -> bool:
 
 
 def is_sound_notice(item: object) -> bool:
-    """Returns whether a notice has the types it should, and times that can be compared."""
+    """Return whether a notice has the types it should, and times that can be compared."""
     return (
         isinstance(item, Notice)
         and isinstance(item.cloud_id, str)
@@ -117,7 +117,7 @@ def _is_sound_size(size: object) -> bool:
 
 
 def usable_report(report: RuntimeReport, note: Note) -> RuntimeReport:
-    """Returns the report without the rows that cannot be used; each of those is passed to `note`."""
+    """Return the report without the rows that cannot be used; each of those is passed to `note`."""
     return RuntimeReport(
         version=report.version,
         nodes=_usable_nodes(report.nodes, note),
@@ -129,13 +129,13 @@ def usable_report(report: RuntimeReport, note: Note) -> RuntimeReport:
 
 
 def usable_notices(notices: object, note: Note) -> tuple[Notice, ...]:
-    """Returns the notices that can be used, the last for each machine."""
+    """Return the notices that can be used, the last for each machine."""
     usable = _usable("notice", notices, is_sound_notice, note)
     return tuple({notice.cloud_id: notice for notice in usable}.values())
 
 
 def listed(what: str, items: object, note: Note) -> tuple[object, ...]:
-    """Returns the items up to the first error: a poll reports each failure once, so none may be lost."""
+    """Return the items up to the first error: a poll reports each failure once, so none may be lost."""
     found: list[object] = []
     if not isinstance(items, Iterable) or isinstance(items, str | bytes):
         note(what, f"not a list: {describe(items)}")

@@ -1,1 +1,1 @@
-"""Reads the cluster YAML and the demand file: files in, checked values out, errors that name the line."""
+"""Read the cluster YAML and the demand file: files in, checked values out, errors that name the line."""

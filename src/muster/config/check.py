@@ -1,4 +1,4 @@
-"""Checks plain data against a msgspec type, one value at a time, so that every error names its key and line.
+"""Check plain data against a msgspec type, one value at a time, so that every error names its key and line.
 
 `msgspec.convert` alone reports `[...]` for the keys of a mapping and is not precise where users make
 mistakes. The types stay the only description: this walks them and leaves each single value to msgspec.
@@ -30,7 +30,7 @@ ABSURD = 1e15  # no count, duration, price or quantity of a cluster is above thi
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A Section is the base of the mappings in our files; unknown keys are errors unless any is taken."""
+    """The base of the mappings in our files; unknown keys are errors unless any is taken."""
 
     takes_any_key: ClassVar[bool] = False
     kept_in: ClassVar[str] = ""  # the field, not a key of the file, that holds the mapping as it was written
@@ -50,7 +50,7 @@ def checked(
 
 
 def nearest(key: str, valid: Iterable[str]) -> str:
-    """Returns `did you mean 'max_workers'?`, or which keys there are."""
+    """Return `did you mean 'max_workers'?`, or which keys there are."""
     names = sorted(valid)
     if near := did_you_mean(key, names):
         return near
@@ -186,7 +186,7 @@ def _is_number(text: str) -> bool:
 
 
 def shortened(value: object) -> str:
-    """Returns a value for an error: its text in quotes, and not all of it."""
+    """Return a value for an error: its text in quotes, and not all of it."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list):

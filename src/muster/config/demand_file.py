@@ -1,4 +1,4 @@
-"""Reads the demand file of `muster plan`: pending work and, if known, the nodes that exist now."""
+"""Read the demand file of `muster plan`: pending work and, if known, the nodes that exist now."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_BUNDLES = 10_000  # of one gang
 
 
 class Phase(Enum):
-    """A Phase says whether a node runs already."""
+    """Says whether a node runs already."""
 
     RUNNING = "running"
     COMING = "coming"
@@ -57,19 +57,19 @@ class NodeEntry(Section, frozen=True, kw_only=True):
 
 
 class NodesFile(Section, frozen=True, kw_only=True):
-    """A NodesFile is a file for `--nodes`."""
+    """A file for `--nodes`."""
 
     nodes: tuple[NodeEntry, ...]
 
 
 def load_nodes(path: Path, spec: ClusterSpec) -> tuple[PackNode, ...]:
-    """Reads a `--nodes` file; ConfigError names file, line, key and fix."""
+    """Read a `--nodes` file; ConfigError names file, line, key and fix."""
     document = Document.load(path)
     return pack_nodes(document, checked(document, (), document.data or {}, NodesFile).nodes, spec)
 
 
 def pack_nodes(document: Document, entries: tuple[NodeEntry, ...], spec: ClusterSpec) -> tuple[PackNode, ...]:
-    """Returns every node of every entry, with sizes and labels of its type."""
+    """Return every node of every entry, with sizes and labels of its type."""
     nodes: dict[str, PackNode] = {}
     heads = 0
     for index, entry in enumerate(entries):
@@ -107,7 +107,7 @@ def _of_entry(document: Document, path: Path_, entry: NodeEntry, spec: ClusterSp
 
 
 def _known_type(document: Document, path: Path_, entry: NodeEntry, spec: ClusterSpec) -> NodeType | None:
-    """Returns the node's type; None for one that left the cluster file and whose size the entry has."""
+    """Return the node's type; None for one that left the cluster file and whose size the entry has."""
     known = spec.node_type(entry.type)
     if known is None and entry.total is None:
         hint = nearest(entry.type, (node_type.name for node_type in spec.node_types))
@@ -119,7 +119,7 @@ def _known_type(document: Document, path: Path_, entry: NodeEntry, spec: Cluster
 
 
 def _available(document: Document, path: Path_, quantities: dict[str, float], total: Resources) -> Resources:
-    """Returns what is free; more than the total is a mistake."""
+    """Return what is free; more than the total is a mistake."""
     free = Resources.of(quantities)
     for name, units in free.items():
         if units > total.units(name):
@@ -146,7 +146,7 @@ class RequestEntry(Section, frozen=True, kw_only=True):
 
 
 class GangEntry(Section, frozen=True, kw_only=True):
-    """A GangEntry is a placement group: all bundles or none."""
+    """A placement group: all bundles or none."""
 
     bundles: tuple[RequestEntry, ...]
     id: str = ""
@@ -156,7 +156,7 @@ class GangEntry(Section, frozen=True, kw_only=True):
 
 
 class DemandFile(Section, frozen=True, kw_only=True):
-    """A DemandFile is the file as written."""
+    """The file as written."""
 
     demands: tuple[RequestEntry, ...] = ()
     gangs: tuple[GangEntry, ...] = ()
@@ -178,7 +178,7 @@ def load_demand(path: Path, spec: ClusterSpec) -> PlannedDemand:
 
 
 def _named(document: Document, key: str, entries: tuple[RequestEntry, ...]) -> tuple[Demand, ...]:
-    """Gives every request a name: verdicts are found by it."""
+    """Give every request a name: verdicts are found by it."""
     named: dict[str, Demand] = {}
     for index, entry in enumerate(entries):
         demand = _request(document, (key, index), entry)
@@ -238,7 +238,7 @@ def _bundles(document: Document, path: Path_, entries: tuple[RequestEntry, ...])
 
 
 def _match(key: str, values: LabelValues) -> LabelMatch:
-    """Parses `a`, `[a, b]`, or Ray's strings: `!a`, `in(a,b)`, `!in(a,b)`."""
+    """Parse `a`, `[a, b]`, or Ray's strings: `!a`, `in(a,b)`, `!in(a,b)`."""
     if isinstance(values, tuple):
         return LabelMatch(key, LabelOperator.IN, values)
     function = _FUNCTION.fullmatch(values.strip())

@@ -1,4 +1,4 @@
-"""Reads a YAML or JSON file as plain data, and finds the line of each key.
+"""Read a YAML or JSON file as plain data, and finds the line of each key.
 
 Called by the loaders of this package. Does not know what the keys mean. Any text gives data or a ConfigError
 within seconds: size, depth and number of values are limited, and all of them before a value is built.
@@ -24,7 +24,7 @@ MAX_VALUES = 200_000  # aliases written out: a small text can stand for an endle
 MAX_DEPTH = 100
 MAX_SHOWN = 80  # characters of a key in an error
 MAX_SCALAR = 100  # characters of a number or a date: the time to read one grows with their square
-MAX_OTHER_KEYS = 1_000  # that are no text: numbers can be chosen so that a dict of them takes minutes
+MAX_OTHER_KEYS = 1_000  # that are not text: numbers can be chosen so that a dict of them takes minutes
 
 _YAML = "tag:yaml.org,2002:"
 _KINDS = ("null", "bool", "int", "float", "binary", "timestamp")
@@ -36,7 +36,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one when t
 
 
 def dotted(path: Path_) -> str:
-    """Returns `("demands", 0, "count")` as `demands[0].count`."""
+    """Return `("demands", 0, "count")` as `demands[0].count`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -47,28 +47,33 @@ def dotted(path: Path_) -> str:
 
 
 def printable(name: str) -> str:
-    """Returns a name as it is, short and in quotes where it would break the line: an error is one line."""
+    """Return a name as it is, short and in quotes where it would break the line: an error is one line."""
     name = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 3]}..."
     return name if name and name.isprintable() else repr(name)
 
 
 def kubernetes_kind(data: object) -> str:
-    """Returns the kind of a Kubernetes object, such as RayCluster; "" for anything else."""
+    """Return the kind of a Kubernetes object, such as RayCluster; "" for anything else."""
     if isinstance(data, dict) and "apiVersion" in data and isinstance(data.get("kind"), str):
         return printable(data["kind"])
     return ""
 
 
 def not_kubernetes(kind: str) -> str:
-    """Returns what to tell about a Kubernetes object that is given as a cluster file."""
+    """Return what to tell about a Kubernetes object that is given as a cluster file."""
+    what = f"is a Kubernetes object of kind {kind}, not a cluster file"
+    if kind in ("RayJob", "RayService"):
+        return f"{what}: apply it with kubectl; muster scales the RayCluster that KubeRay makes of it"
+    if kind != "RayCluster":
+        return f"{what}: apply it with kubectl"
     return (
-        f"is a Kubernetes object of kind {kind}, not a cluster file; up, status, why and down take one:"
+        f"{what}; up, status, why and down take one:"
         " to plan for one, describe its groups as available_node_types, under provider kuberay"
     )
 
 
 class Document:
-    """A Document is one file: `data` as plain dicts, lists and scalars, and `error()` for one place in it."""
+    """One file: `data` as plain dicts, lists and scalars, and `error()` for one place in it."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -77,12 +82,12 @@ class Document:
 
     @classmethod
     def load(cls, path: Path) -> Document:
-        """Reads and parses a file; ConfigError when it cannot be read or is not YAML."""
+        """Read and parse a file; ConfigError when it cannot be read or is not YAML."""
         return cls(cls.text_of(path), str(path))
 
     @staticmethod
     def text_of(path: Path) -> str:
-        """Returns the file's text; ConfigError when there is none, or far too much of it."""
+        """Return the file's text; ConfigError when there is none, or far too much of it."""
         try:
             with path.open("rb") as opened:  # a device may never end
                 content = opened.read(MAX_BYTES + 1)
@@ -106,14 +111,14 @@ class Document:
         return other
 
     def line(self, path: Path_) -> int | None:
-        """Returns the line of the key, or of the nearest enclosing key that has one."""
+        """Return the line of the key, or of the nearest enclosing key that has one."""
         try:
             return self._parsed.line(path)
         except ConfigError:  # JSON that YAML cannot read
             return None
 
     def error(self, path: Path_, message: str) -> ConfigError:
-        """Returns an error about one place; the caller raises it."""
+        """Return an error about one place; the caller raises it."""
         return ConfigError(message, path=dotted(path), file=self.file, line=self.line(path))
 
     @cached_property
@@ -143,7 +148,7 @@ class Document:
         return data
 
     def _found_by_yaml(self) -> ConfigError:
-        """Returns the same mistake with its line, unless YAML does not read the file in the same way."""
+        """Return the same mistake with its line, unless YAML does not read the file in the same way."""
         try:
             _ = self._parsed
         except ConfigError as located:
@@ -161,7 +166,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_limits(data: object) -> None:
-    """Raises RecursionError beyond the limits, and ValueError for text that cannot be written again."""
+    """Raise RecursionError beyond the limits, and ValueError for text that cannot be written again."""
     level, count = [data], 0
     for _ in range(MAX_DEPTH + 1):
         count += len(level)
@@ -181,7 +186,7 @@ def _check_limits(data: object) -> None:
 
 
 class _Parser:
-    """A _Parser builds the data of one YAML document from the events of the C parser, within the limits.
+    """Builds the data of one YAML document from the events of the C parser, within the limits.
 
     Yaml's own composer is not used: it builds the whole tree first, by recursion in C without a limit.
     """
@@ -202,7 +207,7 @@ class _Parser:
             self._loader.dispose()
 
     def line(self, path: Path_) -> int | None:
-        """Returns the line of the key, or of the nearest enclosing key that has one."""
+        """Return the line of the key, or of the nearest enclosing key that has one."""
         found, data = self._first_line, self.data
         for step in path:
             _, lines = self._lines.get(id(data), (None, {}))
@@ -302,11 +307,11 @@ class _Parser:
                 self._anchors[event.anchor] = key, 1
         self._other_keys += not isinstance(key, str)
         if not isinstance(key, Hashable) or self._other_keys > MAX_OTHER_KEYS:
-            raise self._error(event, "has a key that is no text; put it in quotes")
+            raise self._error(event, "has a key that is not text; put it in quotes")
         return key
 
     def _merged(self, event: Any, value: Any, lines: dict[str | int, int]) -> dict[Any, Any]:  # noqa: ANN401
-        """Returns the keys of a mapping, or of a list of them, whose first one wins."""
+        """Return the keys of a mapping, or of a list of them, whose first one wins."""
         found: dict[Any, Any] = {}
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict):
@@ -331,7 +336,7 @@ class _Parser:
         return value
 
     def _special(self, event: Any, tag: str) -> Any:  # noqa: ANN401
-        """Returns what is not text: a number, a date, true, nothing, bytes."""
+        """Return what is not text: a number, a date, true, nothing, bytes."""
         kind = printable(tag).removeprefix(_YAML)
         if kind not in _KINDS:
             raise self._error(event, f"has the tag {kind}; remove it, and put text in quotes")

@@ -24,7 +24,7 @@ _MaybeSeconds = Annotated[float, Meta(ge=-TEN_YEARS_S, le=TEN_YEARS_S)]
 
 
 class Variable(Struct, frozen=True):
-    """A Variable has the place of its value within `muster`, its type, and the meaning of `inf`."""
+    """Has the place of its value within `muster`, its type, and the meaning of `inf`."""
 
     name: str
     path: tuple[str, ...]
@@ -69,7 +69,7 @@ VARIABLES = (
 
 
 def with_environment(data: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Returns `data` with the variables that are set in its section `muster`, where the file has no value."""
+    """Return `data` with the variables that are set in its section `muster`, where the file has no value."""
     section: dict[str, Any] = dict(data.get("muster", {}))
     for variable in VARIABLES:
         text = environment.get(variable.name, "").strip()
@@ -97,7 +97,7 @@ def _value(variable: Variable, text: str) -> object:
 
 
 def _number(variable: Variable, text: str) -> object:
-    """Returns the number; a text that is no number stays as it is, to be refused by its type."""
+    """Return the number; a text that is not a number stays as it is, to be refused by its type."""
     if text.lower() in ("inf", "+inf", "infinity") and variable.endless is not None:
         return variable.endless
     try:

@@ -1,4 +1,4 @@
-"""Reads a cluster file: types first, then the rules of its provider, then what makes it complete. Pure."""
+"""Read a cluster file: types first, then the rules of its provider, then what makes it complete. Pure."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ NAME_RULE = "use up to 63 letters, digits, '-', '_' and '.', the first of them a
 
 
 def is_cluster_name(name: str) -> bool:
-    """Returns whether a cluster may have this name: it becomes a directory, and a tag of every machine."""
+    """Return whether a cluster may have this name: it becomes a directory, and a tag of every machine."""
     return _NAME.fullmatch(name) is not None
 
 

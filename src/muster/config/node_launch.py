@@ -1,4 +1,4 @@
-"""Says what is done on a machine to make it a node, as values: container, commands, hashes of both."""
+"""Say what is done on a machine to make it a node, as values: container, commands, hashes of both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.errors import ConfigError
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """A Container describes the container of one node, all choices made."""
+    """Describes the container of one node, all choices made."""
 
     image: str
     name: str
@@ -28,19 +28,19 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 def initialization_commands(config: ClusterConfig, node_type: str) -> tuple[str, ...]:
-    """Returns the commands that run on the machine itself, before its container."""
+    """Return the commands that run on the machine itself, before its container."""
     own = config.available_node_types[node_type].initialization_commands
     return config.initialization_commands if own is None else own
 
 
 def worker_setup_commands(config: ClusterConfig, node_type: str) -> tuple[str, ...]:
-    """Returns a type's own commands, which replace all of the cluster's, `setup_commands` included."""
+    """Return a type's own commands, which replace all of the cluster's, `setup_commands` included."""
     own = config.available_node_types[node_type].worker_setup_commands
     return config.worker_setup_commands if own is None else own
 
 
 def container_of(config: ClusterConfig, node_type: str, *, is_head: bool) -> Container | None:
-    """Returns the container of a node; None when it works on the machine itself."""
+    """Return the container of a node; None when it works on the machine itself."""
     shared, own = config.docker, config.available_node_types[node_type].docker
     if not shared.container_name:
         return None
@@ -61,21 +61,21 @@ def container_of(config: ClusterConfig, node_type: str, *, is_head: bool) -> Con
 
 
 class RuntimeHashes(Struct, frozen=True):
-    """RuntimeHashes are what a node is tagged with."""
+    """What a node is tagged with."""
 
     runtime: str
     contents: str | None  # None: not computed
 
 
 def head_runtime_hashes(config: ClusterConfig, *, with_contents: bool = True) -> RuntimeHashes:
-    """Returns hashes of the whole config, because the head runs the autoscaler."""
+    """Return hashes of the whole config, because the head runs the autoscaler."""
     return _hashes(_text(config, config.plain(), with_contents))
 
 
 def worker_runtime_hashes(
     config: ClusterConfig, node_type: str, *, with_contents: bool = True
 ) -> RuntimeHashes:
-    """Returns hashes of the mounts and of the commands that set workers up and start them."""
+    """Return hashes of the mounts and of the commands that set workers up and start them."""
     commands = [worker_setup_commands(config, node_type), config.worker_start_ray_commands]
     return _hashes(_text(config, commands, with_contents))
 
@@ -107,7 +107,7 @@ def contents_hash(file_mounts: dict[str, str], cluster_synced_files: Sequence[st
 
 
 def _mounted(file_mounts: dict[str, str], cluster_synced_files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the key of the config and the local path, mounts first."""
+    """Yield the key of the config and the local path, mounts first."""
     for remote, local in sorted(file_mounts.items()):
         if not Path(local).expanduser().exists():
             raise ConfigError(
@@ -121,7 +121,7 @@ def _mounted(file_mounts: dict[str, str], cluster_synced_files: Sequence[str]) -
 
 
 def _parts(path: Path) -> Iterator[bytes]:
-    """Yields the contents of one mount, in an order that does not depend on the file system."""
+    """Yield the contents of one mount, in an order that does not depend on the file system."""
     if path.is_file():
         yield path.read_bytes()
         return

@@ -1,4 +1,4 @@
-"""Reads the price file (`muster.prices`) and turns it, with `offers` of the cluster file, into offers.
+"""Read the price file (`muster.prices`) and turn it, with `offers` of the cluster file, into offers.
 
 Called by `to_spec` and `FileSpecSource`. The file is CSV: a row per machine type and zone, a column per
 market.
@@ -25,7 +25,7 @@ MAX_PRICE = 1_000_000.0
 
 
 class PriceRow(Struct, frozen=True, kw_only=True):
-    """A PriceRow is what machines of one type cost in one zone, by market; one without a price is absent."""
+    """What machines of one type cost in one zone, by market; one without a price is absent."""
 
     region: str
     zone: str
@@ -33,26 +33,26 @@ class PriceRow(Struct, frozen=True, kw_only=True):
 
 
 class PriceTable(Struct, frozen=True):
-    """A PriceTable is a price file: the rows of each machine type, in the order of the file."""
+    """A price file: the rows of each machine type, in the order of the file."""
 
     file: str
     rows: Mapping[str, tuple[PriceRow, ...]]
 
 
 def load_prices(config: ClusterConfig, cluster_file: Path) -> PriceTable | None:
-    """Returns the price file of a cluster file; None when it has none."""
+    """Return the price file of a cluster file; None when it has none."""
     path = price_file(config, cluster_file)
     return None if path is None else parse_prices(Document.text_of(path), str(path))
 
 
 def price_file(config: ClusterConfig, cluster_file: Path) -> Path | None:
-    """Returns the path of the price file; a relative one starts where the cluster file is."""
+    """Return the path of the price file; a relative one starts where the cluster file is."""
     written = config.muster.prices
     return None if written is None else cluster_file.parent / Path(written).expanduser()
 
 
 def parse_prices(text: str, file: str) -> PriceTable:
-    """Returns the table of a CSV text; ConfigError names file and line of what cannot be used."""
+    """Return the table of a CSV text; ConfigError names file and line of what cannot be used."""
     lines = csv.reader(text.removeprefix("\ufeff").split("\n"), strict=True)
     found: dict[str, dict[str, PriceRow]] = {}
     try:
@@ -115,14 +115,14 @@ def _price(text: str, column: str, file: str, line: int) -> float:
 
 
 def zone_fault(zone: str) -> str:
-    """Returns what is wrong with the name of a zone: it is part of the offer's name."""
+    """Return what is wrong with the name of a zone: it is part of the offer's name."""
     if "/" in zone or not zone.isprintable() or any(letter.isspace() for letter in zone):
         return f"{shortened(zone)} cannot be used; write it without spaces and '/'"
     return ""
 
 
 def check_offers(document: Document, config: ClusterConfig) -> None:
-    """Checks what the offers of node types mean; their types were checked before."""
+    """Check what the offers of node types mean; their types were checked before."""
     for name, entry in config.available_node_types.items():
         seen: dict[tuple[str, Market], int] = {}
         for position, offer in enumerate(entry.offers):
@@ -137,9 +137,9 @@ def check_offers(document: Document, config: ClusterConfig) -> None:
 
 
 def check_budget(document: Document, config: ClusterConfig) -> None:
-    """Checks that a budget limits something and can be held; types that a price file has are checked later.
+    """Check that a budget limits something and can be held; types that a price file has are checked later.
 
-    One that buys nothing is no mistake: it is a way to stop.
+    One that launches nothing is allowed: it is a way to stop.
     """
     budget, path = config.muster.budget, ("muster", "budget")
     if budget is None:
@@ -156,7 +156,7 @@ def check_budget(document: Document, config: ClusterConfig) -> None:
 
 
 def unheld(unpriced: Sequence[str]) -> str:
-    """Returns why a budget cannot be held: nobody knows what machines of these types cost."""
+    """Return why a budget cannot be held: nobody knows what machines of these types cost."""
     more = f" and {len(unpriced) - 5} more" if len(unpriced) > 5 else ""
     names = ", ".join(map(printable, unpriced[:5]))
     return f"cannot be held without the price of {names}{more}; give price_per_hour there, or muster.prices"
@@ -172,7 +172,7 @@ def _is_priced(entry: NodeTypeConfig) -> bool:
 def offers_of_type(
     config: ClusterConfig, name: str, machine_type: str, prices: PriceTable | None
 ) -> tuple[Offer, ...]:
-    """Returns the offers of a node type: those of the cluster file, else all that the price file has."""
+    """Return the offers of a node type: those of the cluster file, else all that the price file has."""
     entry = config.available_node_types[name]
     rows = () if prices is None else _rows_of(prices, name, machine_type)
     if entry.offers:
@@ -212,7 +212,7 @@ def _is_here(config: ClusterConfig, row: PriceRow) -> bool:
 
 
 def check_prices(config: ClusterConfig, prices: PriceTable, machine_types: Mapping[str, str]) -> None:
-    """Raises ConfigError when no node type has a row here: then the file, or a name in it, is wrong."""
+    """Raise ConfigError when no node type has a row here: then the file, or a name in it, is wrong."""
     rows = [row for name, machine in machine_types.items() for row in _rows_of(prices, name, machine)]
     if any(_is_here(config, row) for row in rows):
         return

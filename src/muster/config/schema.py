@@ -1,4 +1,4 @@
-"""Defines the cluster YAML as types: every key of `ray up`, and ours.
+"""Define the cluster YAML as types: every key of `ray up`, and ours.
 
 One class per section; docs/cluster-yaml.md documents them for users. `prepare` makes a file complete before
 it becomes one of these. Our keys are `muster` and, per node type, `price_per_hour`, `market` and
@@ -38,7 +38,7 @@ Bytes = Annotated[int, Meta(ge=0, le=2**50)]
 
 
 class Market(Enum):
-    """A Market says how a machine is bought."""
+    """Says how a machine is launched."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -46,14 +46,14 @@ class Market(Enum):
 
 
 class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
-    """A SectionAsWritten keeps what was written beside the typed keys, for others that read plain data."""
+    """Keeps what was written beside the typed keys, for others that read plain data."""
 
     kept_in: ClassVar[str] = "written"
 
     written: dict[str, Any] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the section as plain data: the keys of the file (or the values, when made by code)."""
+        """Return the section as plain data: the keys of the file (or the values, when made by code)."""
         if self.written:
             return dict(self.written)
         found: dict[str, Any] = to_builtins(self)
@@ -61,7 +61,7 @@ class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostConfig(Section, frozen=True, kw_only=True):
-    """A HostConfig is one entry of `provider.hosts`: a computer of a rack; the rest is that of `auth`."""
+    """One entry of `provider.hosts`: a computer of a rack; the rest is that of `auth`."""
 
     ip: str  # or a name
     type: str | None = None  # of available_node_types; None: the only one for workers
@@ -73,7 +73,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
 
 
 class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
-    """A ProviderConfig has the keys of `provider` that the core reads; `settings()` has all others, too."""
+    """Has the keys of `provider` that the core reads; `settings()` has all others, too."""
 
     takes_any_key: ClassVar[bool] = True
 
@@ -103,7 +103,7 @@ KIND_KEYS = frozenset({"hosts", "lock_dir"})
 
 
 class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
-    """An AuthConfig is the section `auth`: how to log in to machines."""
+    """The section `auth`: how to log in to machines."""
 
     ssh_user: str = "ubuntu"
     ssh_private_key: str | None = None
@@ -114,7 +114,7 @@ class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True
 
 
 class DockerConfig(Section, frozen=True, kw_only=True):
-    """A DockerConfig is the section `docker`; without a container_name no container is used."""
+    """The section `docker`; without a container_name no container is used."""
 
     image: str = ""
     container_name: str = ""
@@ -146,7 +146,7 @@ class LegacyMachine(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=T
 
 
 class SetupConfig(Section, frozen=True, kw_only=True):
-    """A SetupConfig says how long muster waits for a machine that it sets up, and how often it tries."""
+    """Says how long muster waits for a machine that it sets up, and how often it tries."""
 
     ready_s: PositiveSeconds = 900.0  # until it answers
     refused_s: Seconds = 180.0  # while it refuses the key: a new machine gets its keys late
@@ -156,7 +156,7 @@ class SetupConfig(Section, frozen=True, kw_only=True):
 
 
 class LimitsConfig(Section, frozen=True, kw_only=True):
-    """A LimitsConfig limits how many machines may be on their way at once."""
+    """Limits how many machines may be on their way at once."""
 
     max_concurrent: Count = 10
     max_request_retries: Count = 3
@@ -164,7 +164,7 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
 
 
 class RetentionConfig(Section, frozen=True, kw_only=True):
-    """A RetentionConfig limits how much of the past the ledger keeps; the smallest limit counts."""
+    """Limits how much of the past the ledger keeps; the smallest limit counts."""
 
     max_age_s: Seconds = 86_400.0
     max_records: Count = 10_000  # of machines that are gone
@@ -173,7 +173,7 @@ class RetentionConfig(Section, frozen=True, kw_only=True):
 
 
 class MonitorConfig(Section, frozen=True, kw_only=True):
-    """A MonitorConfig says how the monitor runs."""
+    """Says how the monitor runs."""
 
     interval_s: Interval = 1.0  # between two ticks while something changes
     max_interval_s: Interval = 5.0  # while nothing does
@@ -181,12 +181,12 @@ class MonitorConfig(Section, frozen=True, kw_only=True):
 
     @property
     def longest_interval_s(self) -> float:
-        """Returns the longest interval, never less than the interval, which may come from a variable."""
+        """Return the longest interval, never less than the interval, which may come from a variable."""
         return max(self.interval_s, self.max_interval_s)
 
 
 class BackupConfig(Section, frozen=True, kw_only=True):
-    """A BackupConfig says where copies of the ledger go, so that a new head can start from one."""
+    """Says where copies of the ledger go, so that a new head can start from one."""
 
     to: str | None = None  # a directory of the head, or an fsspec URL; None: no copies
     interval_s: PositiveSeconds = 300.0  # a change is copied at once; without one, after so long
@@ -194,7 +194,7 @@ class BackupConfig(Section, frozen=True, kw_only=True):
 
 
 class NoticesConfig(Section, frozen=True, kw_only=True):
-    """A NoticesConfig says what is done when the cloud announces that it will take a machine."""
+    """Says what is done when the cloud announces that it will take a machine."""
 
     source: Literal["aws", "azure", "gcp", "none"] | None = None  # None: that of the kind of provider
     address: str = ""  # of the metadata service; empty: that of the cloud
@@ -204,15 +204,15 @@ class NoticesConfig(Section, frozen=True, kw_only=True):
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):
-    """A BudgetConfig is what the cluster may cost, the head included; nothing is bought beyond it."""
+    """What the cluster may cost, the head included; nothing is launched beyond it."""
 
     per_hour: Price | None = None  # $ per hour of all machines at once
     total: Annotated[float, Meta(ge=0, le=1e9)] | None = None  # $ in all, or in each period
-    period: Literal["hour", "day", "week", "month"] | None = None  # None: one budget for ever
+    period: Literal["hour", "day", "week", "month"] | None = None  # None: one budget forever
 
 
 class ForecastsConfig(Section, frozen=True, kw_only=True):
-    """A ForecastsConfig says how what tuners expect is used."""
+    """Says how what tuners expect is used."""
 
     used: bool = True
     boot_s: PositiveSeconds = 150.0
@@ -222,7 +222,7 @@ class ForecastsConfig(Section, frozen=True, kw_only=True):
 
 
 class MusterConfig(Section, frozen=True, kw_only=True):
-    """A MusterConfig is the section `muster`."""
+    """The section `muster`."""
 
     objective: Objective = Objective.AUTO
     conserve_gpus: bool = True
@@ -242,7 +242,7 @@ class MusterConfig(Section, frozen=True, kw_only=True):
 
 
 class OfferConfig(Section, frozen=True, kw_only=True):
-    """An OfferConfig is one entry of a node type's `offers`: a zone and a market where it can be bought."""
+    """One entry of a node type's `offers`: a zone and a market where it can be launched."""
 
     zone: str = ""  # empty: the provider chooses
     market: Market = Market.ON_DEMAND
@@ -253,7 +253,7 @@ class OfferConfig(Section, frozen=True, kw_only=True):
 
 
 class NodeTypeConfig(Section, frozen=True, kw_only=True):
-    """A NodeTypeConfig is one entry of `available_node_types`; a head of this type is not counted."""
+    """One entry of `available_node_types`; a head of this type is not counted."""
 
     # Ray accepts whole numbers only; so does `ray start` for CPU and GPU. May be left out for known machines.
     resources: dict[str, Quantity] = field(default_factory=dict)
@@ -269,7 +269,7 @@ class NodeTypeConfig(Section, frozen=True, kw_only=True):
     price_per_hour: Price | None = None  # ours: $ for one machine
     market: Market = Market.ON_DEMAND  # ours
     speed: PositiveSpeed = 1.0  # ours: of work on it, beside the other types
-    offers: tuple[OfferConfig, ...] = ()  # ours: where it can be bought, and at which price
+    offers: tuple[OfferConfig, ...] = ()  # ours: where it can be launched, and at which price
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
@@ -318,11 +318,11 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def head_type(self) -> str:
-        """Returns the head's node type, given or the only one."""
+        """Return the head's node type, given or the only one."""
         return self.head_node_type or next(iter(self.available_node_types), "")
 
     def type_max_workers(self, name: str) -> int:
-        """Returns how many workers of a type there may be, defaults applied."""
+        """Return how many workers of a type there may be, defaults applied."""
         own = self.available_node_types[name].max_workers
         if own is not None:
             return own

@@ -1,4 +1,4 @@
-"""Provides the cluster file to the monitor's loop; no edit can stop the loop."""
+"""Provide the cluster file to the monitor's loop; no edit can stop the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.errors import ConfigError
 
 
 class FileSpecSource:
-    """A FileSpecSource implements `cluster.ports.SpecSource` over a file that users edit while the loop runs.
+    """Implements `cluster.ports.SpecSource` over a file that users edit while the loop runs.
 
     The file is small, so it is read every time and parsed when its text changed; comparing modification
     times instead would miss an edit within the clock's resolution. An edit counts once two reads in a row
@@ -24,7 +24,7 @@ class FileSpecSource:
     """
 
     def __init__(self, path: Path, parse: Callable[[Document], ClusterConfig]) -> None:
-        """Raises ConfigError when there is no good spec to begin with."""
+        """Raise ConfigError when there is no good spec to begin with."""
         self._path, self._parse_config = path, parse
         self._complete: Callable[[ClusterConfig], ClusterConfig] = lambda config: config
         self._problem = self._price_problem = ""
@@ -33,7 +33,7 @@ class FileSpecSource:
         self._config, self._spec = self._parse(self._text)
 
     def current(self) -> tuple[ClusterSpec, str]:
-        """Returns the last good spec, and what is wrong with the newest edit ("" when nothing is)."""
+        """Return the last good spec, and what is wrong with the newest edit ("" when nothing is)."""
         try:
             text = self._read()
         except ConfigError as problem:
@@ -50,13 +50,13 @@ class FileSpecSource:
         return self._spec, self._problem or price_problem
 
     def complete_with(self, complete: Callable[[ClusterConfig], ClusterConfig]) -> None:
-        """Passes the file, now and after each edit, through what its provider has filled in."""
+        """Pass the file, now and after each edit, through what its provider has filled in."""
         self._complete = complete
         self._config, self._spec = self._parse(self._text)
 
     @property
     def config(self) -> ClusterConfig:
-        """Returns the last good file; `node_launches(source.config)` is for a provider."""
+        """Return the last good file; `node_launches(source.config)` is for a provider."""
         return self._config
 
     def _read(self) -> str:
@@ -73,7 +73,7 @@ class FileSpecSource:
         return config, spec
 
     def _read_prices(self) -> str:
-        """Makes an edit of the price file count; returns what is wrong with the newest one."""
+        """Make an edit of the price file count; return what is wrong with the newest one."""
         path = price_file(self._config, self._path)
         if path is None:
             return ""

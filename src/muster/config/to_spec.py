@@ -1,4 +1,4 @@
-"""Turns a ClusterConfig in Ray's terms into the ClusterSpec of the planner, and into machines to launch."""
+"""Turn a ClusterConfig in Ray's terms into the ClusterSpec of the planner, and into machines to launch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from muster.errors import ConfigError
 
 
 def to_spec(config: ClusterConfig, prices: PriceTable | None = None) -> ClusterSpec:
-    """Returns what the planner needs; counts of workers become counts of nodes, the head included."""
+    """Return what the planner needs; counts of workers become counts of nodes, the head included."""
     muster = config.muster
     launches = node_launches(config)
     if prices is not None:
@@ -79,7 +79,7 @@ _PERIODS_S = {"hour": 3600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592
 def _budget(
     given: BudgetConfig | None, node_types: Iterable[NodeType], prices: PriceTable | None
 ) -> Budget | None:
-    """Raises ConfigError where the price file lacks a type; `load` has checked what needs no price file."""
+    """Raise ConfigError where the price file lacks a type; `load` has checked what needs no price file."""
     if given is None:
         return None
     unpriced = [known.name for known in node_types if known.max_nodes > 0 and not known.is_priced]
@@ -115,7 +115,7 @@ def _node_type(
 
 
 def readonly_spec(base: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
-    """Returns `base` with one node type per kind of live node, none larger than it is, none ever idle."""
+    """Return `base` with one node type per kind of live node, none larger than it is, none ever idle."""
     alive = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
     groups: dict[str, list[NodeReport]] = {}
     for node in alive:
@@ -135,12 +135,12 @@ def readonly_spec(base: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
 
 
 def type_name(node: NodeReport) -> str:
-    """Returns the type that the node reports, else one of its own."""
+    """Return the type that the node reports, else a type for it alone."""
     return node.node_type or f"node_{node.node_id}"
 
 
 class NodeLaunch(Struct, frozen=True, kw_only=True):
-    """A NodeLaunch is one node type, ready for a provider's create call."""
+    """One node type, ready for a provider's create call."""
 
     node_type: str
     node_config: Mapping[str, Any] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class NodeLaunch(Struct, frozen=True, kw_only=True):
 
 
 def node_launches(config: ClusterConfig) -> dict[str, NodeLaunch]:
-    """Returns every type of the config, the head's included, in the order of the file."""
+    """Return every type of the config, the head's included, in the order of the file."""
     auth = config.auth.settings()
     shares = config.rules.memory_shares(config)
     return {
@@ -172,12 +172,12 @@ _KEY_FILES = ("ssh_private_key", "ssh_public_key")
 
 
 def canonical_json(value: object) -> str:
-    """Returns one text for equal values, whatever the order of their keys."""
+    """Return one text for equal values, whatever the order of their keys."""
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 def _plain(value: object) -> object:
-    """Returns what JSON can write: YAML has keys that are no text, and numbers of any length."""
+    """Return what JSON can write: YAML has keys that are not text, and numbers of any length."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -186,17 +186,17 @@ def _plain(value: object) -> object:
 
 
 def digest(text: str) -> str:
-    """Returns the sha256 of a text, encoded for a tag."""
+    """Return the sha256 of a text, encoded for a tag."""
     return encoded(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
 
 
 def encoded(raw: bytes) -> str:
-    """Returns lower-case base32hex without padding: short and plain enough for a tag of any cloud."""
+    """Return lower-case base32hex without padding: short and plain enough for a tag of any cloud."""
     return base64.b32hexencode(raw).decode("ascii").lower().rstrip("=")
 
 
 def launch_hash(node_config: Mapping[str, Any], auth: Mapping[str, Any]) -> str:
-    """Returns a hash that changes when new machines would differ: their config, or who may log in.
+    """Return a hash that changes when new machines would differ: their config, or who may log in.
 
     Key files count by their contents, read when this pair is first seen; one that is not on this computer
     counts by its path.

@@ -1,1 +1,1 @@
-"""Adapts this operating system: CPUs and memory, processes, files, locks, ports."""
+"""Adapt this operating system: CPUs and memory, processes, files, locks, ports."""

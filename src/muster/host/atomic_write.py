@@ -1,4 +1,4 @@
-"""Replaces files in one step: readers and crashes find the old content or the new one, never half of it."""
+"""Replace files in one step: readers and crashes find the old content or the new one, never half of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
 def atomic_write(
     path: str | os.PathLike[str], data: bytes, *, mode: int = 0o666, fsync: bool = False
 ) -> None:
-    """Gives the file this content; OSError leaves the old content, and nothing beside it.
+    """Give the file this content; OSError leaves the old content, and nothing beside it.
 
     Args:
         path: The file; its directory exists.
@@ -34,7 +34,7 @@ def atomic_write(
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields the name of a draft in the same directory, which replaces the file unless the block raises.
+    """Yield the name of a draft in the same directory, which replaces the file unless the block raises.
 
     The draft's name ends in `.partial`, which uploads leave out, and has the process id, so that two
     processes do not write into one draft.

@@ -1,4 +1,4 @@
-"""Ends this process when its parent ends, and adopts and ends what its descendants leave behind.
+"""End this process when its parent ends, and adopt and end what its descendants leave behind.
 
 Every process of a trial loads this file: few imports.
 """
@@ -17,7 +17,7 @@ _prctl: list[Any] = []
 
 
 def prepare_death_signal() -> None:
-    """Loads libc once, before forking, so that children need not."""
+    """Load libc once, before forking, so that children need not."""
     if sys.platform.startswith("linux") and not _prctl:
         import ctypes
 
@@ -27,7 +27,7 @@ def prepare_death_signal() -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Ends everything that the worker with this pid has started, and the worker itself."""
+    """End everything that the worker with this pid has started, and the worker itself."""
     try:  # noqa: SIM105 - `contextlib` is one more import in the fork server
         os.killpg(pid, _SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -35,7 +35,7 @@ def kill_group(pid: int) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Has this process killed when its parent ends (Linux); elsewhere the heartbeat thread ends it."""
+    """Have this process killed when its parent ends (Linux); elsewhere the heartbeat thread ends it."""
     if not _prctl:
         prepare_death_signal()
     if _prctl:
@@ -45,7 +45,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends, in any session (Linux)."""
+    """Make this process the parent of descendants whose own parent ends, in any session (Linux)."""
     if not _prctl:
         prepare_death_signal()
     if _prctl:
@@ -53,7 +53,7 @@ def adopt_orphans() -> None:
 
 
 def children() -> list[int]:
-    """Returns the children of this process, ended and adopted ones included; [] elsewhere than on Linux."""
+    """Return the children of this process, ended and adopted ones included; [] elsewhere than on Linux."""
     if not _prctl:
         return []
     found: list[int] = []
@@ -76,7 +76,7 @@ def _parent_of(pid: str) -> int:
 
 
 def end_children(most: int = 1 << 20) -> None:
-    """Kills the children of this process, and those it adopts meanwhile, until none or `most` have ended."""
+    """Kill the children of this process, and those it adopts meanwhile, until none or `most` have ended."""
     while most and any([kill(pid) for pid in children()]):  # noqa: C419 - all of them, not up to the first
         most -= 1
         try:
@@ -86,7 +86,7 @@ def end_children(most: int = 1 << 20) -> None:
 
 
 def kill(pid: int) -> bool:
-    """Kills that process; returns False when there is none, or another user's."""
+    """Kill that process; returns False when there is none, or another user's."""
     try:
         os.kill(pid, _SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -7,6 +7,7 @@ A store takes it before it opens its file for writing. The lock is never stale: 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -25,14 +26,14 @@ RETRY_S = 0.05
 
 
 class FileLock:
-    """A FileLock is a held lock; its side file stays, or two processes could each lock one."""
+    """A held lock; its side file stays, or two processes could each lock one."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
 
     @classmethod
     def acquire(cls, guarded: Path, *, clock: Clock, wait_s: float) -> FileLock:
-        """Waits at most `wait_s` for the previous holder to go."""
+        """Wait at most `wait_s` for the previous holder to go."""
         side = Path(f"{guarded}.lock")
         try:
             descriptor = os.open(side, os.O_RDWR | os.O_CREAT | FLAGS, 0o644)
@@ -44,21 +45,25 @@ class FileLock:
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         except OSError as error:
             os.close(descriptor)
-            raise StoreError(f"{side}: {error.strerror}") from error
+            lacks_locks = error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+            fix = (
+                "mount this file system with locks (Lustre: flock), or use another one" if lacks_locks else ""
+            )
+            raise StoreError(f"{side}: {error.strerror}", fix=fix) from error
         except BaseException:
             os.close(descriptor)
             raise
         return cls(descriptor)
 
     def release(self) -> None:
-        """Releases the lock; harmless when repeated."""
+        """Release the lock; harmless when repeated."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def holder_of(guarded: Path) -> int | None:
-    """Returns the process that holds the lock now; None when none does, 0 when that is unknown."""
+    """Return the process that holds the lock now; None when none does, 0 when that is unknown."""
     try:
         with open_regular(f"{guarded}.lock") as side:
             if not _HAS_LOCKS or _try(side.fileno(), shared=True):

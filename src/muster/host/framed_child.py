@@ -1,4 +1,4 @@
-"""Starts a helper process and exchanges frames with it over a socket, until one of the two is gone.
+"""Start a helper process and exchanges frames with it over a socket, until one of the two is gone.
 
 The arguments of the process are the command, the number of its socket, this process's id, and further ones.
 """
@@ -28,13 +28,13 @@ class ChildGoneError(Exception):
 
 
 def boot_command(module: str) -> list[str]:
-    """Returns the arguments of Python that run `main` of a module with the `sys.path` of this process."""
+    """Return the arguments of Python that run `main` of a module with the `sys.path` of this process."""
     path = "\n".join(entry or machine.working_directory() for entry in sys.path)
     return ["-c", machine.boot_code(module), path]
 
 
 class FramedChild:
-    """A FramedChild owns one process; it starts without being waited for. OSError when that fails."""
+    """Owns one process; it starts without being waited for. OSError when that fails."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class FramedChild:
         return self.process.pid
 
     def take(self) -> Sequence[Frame]:
-        """Returns the frames that have come."""
+        """Return the frames that have come."""
         try:
             data = self.socket.recv(_CHUNK)
         except BlockingIOError:
@@ -81,11 +81,11 @@ class FramedChild:
         return self._frames.feed(data)
 
     def wait(self, timeout_s: float) -> Sequence[Frame]:
-        """Returns the frames that have come; waits for the first up to the timeout."""
+        """Return the frames that have come; waits for the first up to the timeout."""
         return self.take() if self._poll.poll(timeout_s * 1000) else ()
 
     def receive(self, timeout_s: float) -> Sequence[Frame]:
-        """Returns the next frames; ChildGoneError when none comes in time."""
+        """Return the next frames; ChildGoneError when none comes in time."""
         frames: Sequence[Frame] = ()
         while not frames:
             if not self._poll.poll(timeout_s * 1000):
@@ -94,7 +94,7 @@ class FramedChild:
         return frames
 
     def send(self, kind: int, payload: bytes = b"") -> list[Frame]:
-        """Sends a frame, waiting for room; returns what has come meanwhile."""
+        """Send a frame, waiting for room; return what has come meanwhile."""
         data = memoryview(frame(kind, payload))
         came: list[Frame] = []
         while data:
@@ -113,7 +113,7 @@ class FramedChild:
         return came
 
     def continue_if_stopped(self, *more: int) -> list[int]:
-        """Sends SIGCONT to the process, and `more`, if a signal has stopped it; returns whose it did."""
+        """Send SIGCONT to the process, and `more`, if a signal has stopped it; returns whose it did."""
         from muster.host import processes  # here, as the fork server loads this module too
 
         found = [processes.find(pid) for pid in (self.pid, *more) if pid]
@@ -122,7 +122,7 @@ class FramedChild:
         return [each.pid for each in stopped]
 
     def end(self, timeout_s: float) -> bool:
-        """Waits for the end after the socket was closed; returns False when the process had to be killed."""
+        """Wait for the end after the socket was closed; returns False when the process had to be killed."""
         self.socket.close()
         try:
             self.process.wait(_seconds_left(self.pid, timeout_s))
@@ -134,7 +134,7 @@ class FramedChild:
 
 
 def _seconds_left(pid: int, timeout_s: float) -> float:
-    """Waits for the end of a child; returns how long `Popen.wait`, which looks now and then, may wait yet."""
+    """Wait for the end of a child; return how long `Popen.wait`, which looks now and then, may wait yet."""
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):

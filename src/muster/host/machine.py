@@ -1,4 +1,4 @@
-"""Reports what this machine and this process are like: CPUs, GPUs, memory, environment, address.
+"""Report what this machine and this process are like: CPUs, GPUs, memory, environment, address.
 
 The only file of the engines that reads the environment.
 """
@@ -14,18 +14,23 @@ _NO_LIMIT = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 
 
 def environment() -> MutableMapping[str, str]:
-    """Returns the environment of this process: trials must see the driver's, and their own GPUs."""
+    """Return the environment of this process: trials must see the driver's, and their own GPUs."""
     return os.environ  # noqa: TID251 - the one place
 
 
+def answers_for_ray() -> bool:
+    """Return whether `import ray` finds muster in this process (`muster.as_ray`)."""
+    return environment().get("MUSTER_AS_RAY", "0") not in ("", "0")
+
+
 def boot_code(module: str) -> str:
-    """Returns the text for `python -c` that runs `main` of a module; its first argument is `sys.path`."""
+    """Return the text for `python -c` that runs `main` of a module; its first argument is `sys.path`."""
     path = "import sys; sys.path[:] = sys.argv[1].split(chr(10))"
     return f"{path}; from {module} import main; main()"
 
 
 def gpu_ids() -> tuple[str, ...]:
-    """Returns the usable GPUs: those of CUDA_VISIBLE_DEVICES when it is set, otherwise all."""
+    """Return the usable GPUs: those of CUDA_VISIBLE_DEVICES when it is set, otherwise all."""
     visible = environment().get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return tuple(part.strip() for part in visible.split(",") if part.strip() not in ("", "-1"))
@@ -37,14 +42,14 @@ def gpu_ids() -> tuple[str, ...]:
 
 
 def cpu_count() -> int:
-    """Returns the processors this process may run on."""
+    """Return the processors this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def allow_open_files(count: int) -> int:
-    """Raises the soft limit on open files of this process to `count` where it may; returns what it allows."""
+    """Raise the soft limit on open files of this process to `count` where it may; returns what it allows."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -59,7 +64,7 @@ def allow_open_files(count: int) -> int:
 
 
 def memory_bytes() -> int:
-    """Returns physical memory, or the limit of the control group when that is less; 0 when unknown."""
+    """Return physical memory, or the limit of the control group when that is less; 0 when unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -71,18 +76,26 @@ def memory_bytes() -> int:
     return total
 
 
+_declared: list[tuple[Mapping[str, float], Mapping[str, str]]] = [({}, {})]
+
+
+def declare(capacity: Mapping[str, float], variables: Mapping[str, str]) -> None:
+    """Override what is detected of this machine, and add to the environment of child processes."""
+    _declared[0] = (dict(capacity), dict(variables))
+
+
 def detected_capacity() -> dict[str, float]:
-    """Returns CPU, GPU and memory of this machine."""
+    """Return CPU, GPU and memory of this machine, or what was declared of them."""
     found: dict[str, float] = {"CPU": float(cpu_count())}
     if gpus := gpu_ids():
         found["GPU"] = float(len(gpus))
     if memory := memory_bytes():
         found["memory"] = float(memory)
-    return found
+    return {**found, **_declared[0][0]}
 
 
 def oom_kills() -> int:
-    """Returns how often the kernel has killed here for lack of memory: a growing counter; 0 when unknown."""
+    """Return how often the kernel has killed here for lack of memory: a growing counter; 0 when unknown."""
     own = _cgroup_path()
     files = (
         f"/sys/fs/cgroup{own}/memory.events",
@@ -109,7 +122,7 @@ def _cgroup_path() -> str:
 
 
 class ProcessActivity(NamedTuple):
-    """A ProcessActivity is what a process does at the moment."""
+    """What a process does at the moment."""
 
     can_run: bool  # neither stopped nor traced nor stuck in the kernel
     cpu_s: float  # processor time so far
@@ -118,7 +131,7 @@ class ProcessActivity(NamedTuple):
 
 
 def process_activity(pid: int) -> ProcessActivity | None:
-    """Returns what a process does; None when it has ended, or this user may not see it."""
+    """Return what a process does; None when it has ended, or this user may not see it."""
     import psutil  # after the first results: importing it takes 10 ms
 
     try:
@@ -139,14 +152,14 @@ def process_activity(pid: int) -> ProcessActivity | None:
 
 
 def process_age_s() -> float:
-    """Returns how long this process has existed; 0 where the system does not say."""
+    """Return how long this process has existed; 0 where the system does not say."""
     stat, uptime = _read("/proc/self/stat"), _read("/proc/uptime")
     ticks = int(stat.rpartition(")")[2].split()[19]) if stat else 0
     return max(0.0, float(uptime.split()[0]) - ticks / os.sysconf("SC_CLK_TCK")) if uptime else 0.0
 
 
 def node_ip() -> str:
-    """Returns the address at which other machines reach this one; reads the routing table, sends nothing."""
+    """Return the address at which other machines reach this one; reads the routing table, send nothing."""
     import socket  # here, because the processes of trials do not need it
 
     try:
@@ -158,7 +171,7 @@ def node_ip() -> str:
 
 
 def program() -> str:
-    """Returns what a shell of this user runs this `muster` with: its name, its path, or `python -m muster`.
+    """Return what a shell of this user runs this `muster` with: its name, its path, or `python -m muster`.
 
     An environment that is not activated has its scripts in a directory that the shell does not search.
     """
@@ -177,7 +190,7 @@ def program() -> str:
 
 
 def working_directory() -> str:
-    """Returns the current directory; the root when it has been deleted."""
+    """Return the current directory; the root when it has been deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -185,7 +198,7 @@ def working_directory() -> str:
 
 
 def note_working_directory() -> None:
-    """Records the driver's directory for trials, which work in their own."""
+    """Record the driver's directory for trials, which work in their own."""
     environment().setdefault("TUNE_ORIG_WORKING_DIR", working_directory())
 
 
@@ -196,8 +209,8 @@ def hostname() -> str:
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of helper and trial processes."""
-    return {**environment(), "PL_DISABLE_FORK": "1", **extra}
+    """Return the environment of helper and trial processes."""
+    return {**environment(), "PL_DISABLE_FORK": "1", **_declared[0][1], **extra}
 
 
 def _read(file: str) -> str:
@@ -212,7 +225,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
 
 
 def give_memory_back(at_least: int = 1_000_000) -> None:
-    """Makes this process return large pieces of memory when they are freed, where the C library is glibc's.
+    """Make this process return large pieces of memory when they are freed, where the C library is glibc's.
 
     By itself it keeps pieces of up to 32 MB for later, and some for each thread.
     """

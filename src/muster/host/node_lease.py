@@ -1,4 +1,4 @@
-"""Runs in another process, on every worker: ends the node when its head has been silent for too long.
+"""Run in another process, on every worker: ends the node when its head has been silent for too long.
 
 Standard library only, one file: `remote.lease` sends its text to hosts without muster. The head renews the
 lease by answering a connection to its GCS: while that port answers, the node is of use, and the monitor there
@@ -32,7 +32,7 @@ HOLD, DRAIN, END = "hold", "drain", "end"
 
 
 def silence_after(silent_s: float, gap_s: float, *, is_answered: bool, look_s: float = LOOK_S) -> float:
-    """Returns for how long the head has been silent; time in which nobody could look does not count.
+    """Return for how long the head has been silent; time in which nobody could look does not count.
 
     A machine that was suspended, or stopped by a debugger, has not seen a silent head.
     """
@@ -40,14 +40,14 @@ def silence_after(silent_s: float, gap_s: float, *, is_answered: bool, look_s: f
 
 
 def decide(silent_s: float, *, lease_s: float, drain_s: float) -> str:
-    """Returns HOLD, then DRAIN once the lease is over, then END when the drain has had its time."""
+    """Return HOLD, then DRAIN once the lease is over, then END when the drain has had its time."""
     if silent_s < lease_s:
         return HOLD
     return DRAIN if silent_s < lease_s + drain_s else END
 
 
 def answers(address: str) -> bool:
-    """Returns whether something accepts connections at HOST:PORT."""
+    """Return whether something accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
@@ -57,7 +57,7 @@ def answers(address: str) -> bool:
 
 
 def marked(entry: str) -> list[int]:
-    """Returns the processes that were started with `NAME=value`, without this one and its parents."""
+    """Return the processes that were started with `NAME=value`, without this one and its parents."""
     own = {os.getpid(), os.getppid()}
     found = []
     for name in os.listdir("/proc"):
@@ -76,7 +76,7 @@ def send(pids: list[int], number: int) -> None:
 
 
 def free_lock(path: str, cloud_id: str) -> bool:
-    """Removes the host's lock when it is this node's; the head of another cluster may have taken it over."""
+    """Remove the host's lock when it is this node's; the head of another cluster may have taken it over."""
     try:
         if os.lstat(os.path.dirname(path)).st_uid != os.geteuid():
             return False  # another user's
@@ -91,13 +91,13 @@ def free_lock(path: str, cloud_id: str) -> bool:
 
 
 def started(pid: int) -> tuple[int, int]:
-    """Returns what orders processes by their start; of two in one tick of the clock the ids decide."""
+    """Return what orders processes by their start; of two in one tick of the clock the ids decide."""
     with open(f"/proc/{pid}/stat", "rb") as stream:
         return int(stream.read().rpartition(b")")[2].split()[19]), pid
 
 
 def earlier_watchers(entry: str) -> list[int]:
-    """Returns the earlier watchers of this node, by their options; of two that start at once one stays."""
+    """Return the earlier watchers of this node, by their options; of two that start at once one stays."""
     found, own = [], started(os.getpid())
     for pid in marked(entry):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as stream:
@@ -108,7 +108,7 @@ def earlier_watchers(entry: str) -> list[int]:
 
 
 class Watch:
-    """A Watch follows one lease."""
+    """Follows one lease."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -116,7 +116,7 @@ class Watch:
         self._is_draining = False
 
     def run(self) -> int:
-        """Returns when the node was ended."""
+        """Return when the node was ended."""
         if self._given.id:
             send(earlier_watchers(f"{MARK}={self._given.id}"), signal.SIGTERM)
         last = time.monotonic()  # noqa: TID251 - no muster here to take a clock from
@@ -148,7 +148,7 @@ class Watch:
         send(self._processes(), signal.SIGKILL)
         if self._given.lock:
             freed = free_lock(os.path.expanduser(self._given.lock), self._given.id)
-            self._log_line("the host is given back" if freed else "the host's lock is not this node's")
+            self._log_line("the host is released" if freed else "the host's lock is not this node's")
         if self._given.power_off:
             self._log_line("shutting the machine down")
             self._power_off()

@@ -1,4 +1,4 @@
-"""Runs in another process, beside Ray on a worker: reads what the cloud announces about this machine.
+"""Run in another process, beside Ray on a worker: reads what the cloud announces about this machine.
 
 Standard library only, one file: `remote.notices` sends its text to machines without muster. A notice goes to
 the key-value store of the cluster's head, with the Ray that is installed here; the monitor reads it there.
@@ -59,11 +59,11 @@ def now() -> float:
 
 
 class NotThere(Exception):
-    """A NotThere means that the service answered, and has nothing at this path."""
+    """The service answered, and has nothing at this path."""
 
 
 class Metadata:
-    """A Metadata is the service of the machine's cloud. A proxy of the environment is not for it."""
+    """The service of the machine's cloud. A proxy of the environment is not for it."""
 
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")
@@ -72,7 +72,7 @@ class Metadata:
         self.etag = ""  # of the newest answer
 
     def get(self, path: str, headers: dict[str, str], timeout_s: float = CALL_S) -> str:
-        """Returns the text; raises NotThere, or OSError when the service cannot be used."""
+        """Return the text; raise NotThere, or OSError when the service cannot be used."""
         request = urllib.request.Request(f"{self._address}{path}", headers=headers)
         try:
             with self._open(request, timeout=timeout_s) as answer:
@@ -85,7 +85,7 @@ class Metadata:
             raise
 
     def get_aws(self, path: str) -> str:
-        """Returns the text; a token that was refused is renewed once."""
+        """Return the text; a token that was refused is renewed once."""
         for is_last in (False, True):
             if now() > self._token_until:
                 self._renew()
@@ -112,7 +112,7 @@ Found = list[dict[str, object]]
 
 
 def gathered(*looks: Callable[[], Found]) -> Found:
-    """Returns what all of them found. One that fails hides nothing but the others' certain ends.
+    """Return what all of them found. One that fails hides nothing but the others' certain ends.
 
     Without such an end the failure is raised: what could not be read was not taken back.
     """
@@ -131,7 +131,7 @@ def gathered(*looks: Callable[[], Found]) -> Found:
 
 
 class Aws:
-    """An Aws reads spot interruptions, rebalance recommendations and maintenance of EC2."""
+    """Reads spot interruptions, rebalance recommendations and maintenance of EC2."""
 
     def __init__(self, service: Metadata) -> None:
         self._service = service
@@ -157,7 +157,7 @@ class Aws:
 
 
 class Gcp:
-    """A Gcp reads preemption and host maintenance of Compute Engine; waiting is part of the call."""
+    """Reads preemption and host maintenance of Compute Engine; waiting is part of the call."""
 
     def __init__(self, service: Metadata) -> None:
         self._service = service
@@ -185,7 +185,7 @@ class Gcp:
 
 
 class Azure:
-    """An Azure reads scheduled events; those of other machines of the same group are on the list too."""
+    """Reads scheduled events; those of other machines of the same group are on the list too."""
 
     def __init__(self, service: Metadata) -> None:
         self._service = service
@@ -220,7 +220,7 @@ class Azure:
 
 
 class Began:
-    """A Began remembers when each of several things was first true: the services name no time for them."""
+    """Remembers when each of several things was first true: the services name no time for them."""
 
     def __init__(self) -> None:
         self._at: dict[str, float] = {}
@@ -240,7 +240,7 @@ def made(kind: str, deadline: float | None, source: str) -> dict[str, object]:
 
 
 def moment(text: str) -> float:
-    """Returns a time of the services as seconds since the epoch; ValueError for anything else."""
+    """Return a time of the services as seconds since the epoch; ValueError for anything else."""
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -250,7 +250,7 @@ def moment(text: str) -> float:
 
 
 def most_urgent(found: Found) -> dict[str, object] | None:
-    """Returns the notice that counts: an end that is certain, then whatever comes first."""
+    """Return the notice that counts: an end that is certain, then whatever comes first."""
     soon = now() + 600.0  # about when a recommendation comes true, if it does
 
     def rank(notice: dict[str, object]) -> tuple[bool, float]:
@@ -261,7 +261,7 @@ def most_urgent(found: Found) -> dict[str, object] | None:
 
 
 def same(one: dict[str, object] | None, two: dict[str, object] | None) -> bool:
-    """Returns whether two notices announce the same; a time is read again a little differently."""
+    """Return whether two notices announce the same; a time is read again a little differently."""
     if one is None or two is None or one["kind"] != two["kind"]:
         return one is two
     first, second = one["deadline"], two["deadline"]
@@ -271,14 +271,14 @@ def same(one: dict[str, object] | None, two: dict[str, object] | None) -> bool:
 
 
 def ray_python(command: str) -> str:
-    """Returns the Python of the Ray that was started here: the one beside the command."""
+    """Return the Python of the Ray that was started here: the one beside the command."""
     ray = shutil.which(os.path.expanduser(command))
     beside = os.path.join(os.path.dirname(os.path.realpath(ray)), "python3") if ray else ""
     return beside if os.path.exists(beside) else sys.executable
 
 
 class NoticeWatch:
-    """A NoticeWatch follows the notices of one machine."""
+    """Follows the notices of one machine."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -288,7 +288,7 @@ class NoticeWatch:
         self._last_line = ""
 
     def run(self) -> int:
-        """Watches until it is ended, by the machine's end or by a newer watcher."""
+        """Watch until it is ended, by the machine's end or by a newer watcher."""
         take_over(self._given.id)
         usual_s = pause_s = (
             min(self._given.pause_s, 1.0) if self._given.cloud == "gcp" else self._given.pause_s
@@ -304,7 +304,7 @@ class NoticeWatch:
             time.sleep(pause_s)  # noqa: TID251
 
     def look(self) -> None:
-        """Reads once, and reports what is new, or was reported a while ago; raises what went wrong."""
+        """Read once, and report what is new, or was reported a while ago; raises what went wrong."""
         found = most_urgent(self._cloud.read())
         is_old = time.monotonic() - self._reported_at > REPEAT_S  # noqa: TID251
         if found is not None and (is_old or not same(found, self._reported)):
@@ -335,7 +335,7 @@ class NoticeWatch:
 
 
 def take_over(machine: str) -> None:
-    """Ends an earlier watcher of this machine, and ends this process when a later one comes."""
+    """End an earlier watcher of this machine, and ends this process when a later one comes."""
     name = f"\0muster-notices-{hashlib.sha256(machine.encode()).hexdigest()[:32]}"
     listener = socket.socket(socket.AF_UNIX)
     give_up = time.monotonic() + 10.0  # noqa: TID251

@@ -1,4 +1,4 @@
-"""Identifies processes by id and start time, signals only those it has identified, and starts daemons.
+"""Identify processes by id and start time, signals only those it has identified, and starts daemons.
 
 A process id alone may belong to another process by now; with its start time it does not. Linux reads one line
 of `/proc` for each process, other systems ask psutil (ADR 0017 has the reasons).
@@ -25,7 +25,7 @@ _ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, names
 
 
 class ProcessIdentity(Struct, frozen=True, kw_only=True):
-    """A ProcessIdentity names one process forever: no later one with the same id has the same mark."""
+    """Names one process forever: no later one with the same id has the same mark."""
 
     pid: int
     started: str  # in the system's own unit; only compared
@@ -33,7 +33,7 @@ class ProcessIdentity(Struct, frozen=True, kw_only=True):
 
 
 class ProcessInfo(Struct, frozen=True, kw_only=True):
-    """A ProcessInfo is one line of the process table."""
+    """One line of the process table."""
 
     pid: int
     parent: int
@@ -48,23 +48,23 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
 
     @property
     def is_stopped(self) -> bool:
-        """Returns whether a signal has stopped it; a process in a debugger is in another state."""
+        """Return whether a signal has stopped it; a process in a debugger is in another state."""
         return self.state in ("T", "stopped")
 
 
 def find(pid: int) -> ProcessInfo | None:
-    """Returns the process with this id, zombies included; None when there is none."""
+    """Return the process with this id, zombies included; None when there is none."""
     return _from_proc(pid) if _has_proc() else _from_psutil(pid)
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """Returns the mark of the process with this id; None when there is none."""
+    """Return the mark of the process with this id; None when there is none."""
     process = find(pid)
     return None if process is None else ProcessIdentity(pid=pid, started=process.started, boot=boot_id())
 
 
 def is_alive(mark: ProcessIdentity | None) -> bool:
-    """Returns whether exactly this process still runs."""
+    """Return whether exactly this process still runs."""
     if mark is None or mark.boot != boot_id():
         return False
     process = find(mark.pid)
@@ -72,7 +72,7 @@ def is_alive(mark: ProcessIdentity | None) -> bool:
 
 
 def table() -> list[ProcessInfo]:
-    """Returns every process that this user can see."""
+    """Return every process that this user can see."""
     if _has_proc():
         pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]
     else:
@@ -83,7 +83,7 @@ def table() -> list[ProcessInfo]:
 
 
 def was_started_with(pid: int, entry: str) -> bool:
-    """Returns whether the process was started with this `NAME=value`; False where that cannot be read."""
+    """Return whether the process was started with this `NAME=value`; False where that cannot be read."""
     if _has_proc():  # psutil would decode every variable of every process
         try:
             with open(f"{_PROC}/{pid}/environ", "rb") as stream:
@@ -100,7 +100,7 @@ def was_started_with(pid: int, entry: str) -> bool:
 
 
 def command_of(pid: int) -> list[str]:
-    """Returns the command line of the process; [] where it cannot be read."""
+    """Return the command line of the process; [] where it cannot be read."""
     if _has_proc():
         try:
             with open(f"{_PROC}/{pid}/cmdline", "rb") as stream:
@@ -116,7 +116,7 @@ def command_of(pid: int) -> list[str]:
 
 
 def send(processes: Iterable[ProcessInfo], number: int) -> None:
-    """Signals each process, except this one and those that have ended, whatever has their id now."""
+    """Signal each process, except this one and those that have ended, whatever has their id now."""
     for process in processes:
         now = find(process.pid)
         if now is not None and now.started == process.started and process.pid != os.getpid():
@@ -125,7 +125,7 @@ def send(processes: Iterable[ProcessInfo], number: int) -> None:
 
 
 def boot_id() -> str:
-    """Returns which start of the computer this is: no process lives through the next one."""
+    """Return which start of the computer this is: no process lives through the next one."""
     try:
         with open(f"{_PROC}/sys/kernel/random/boot_id", encoding="ascii") as stream:
             return stream.read().strip()
@@ -134,7 +134,7 @@ def boot_id() -> str:
 
 
 def is_busy() -> bool:
-    """Returns whether several processes wait for each processor."""
+    """Return whether several processes wait for each processor."""
     return os.getloadavg()[0] > 4 * cpu_count()
 
 
@@ -143,7 +143,7 @@ def _has_proc() -> bool:
 
 
 def _from_proc(pid: int) -> ProcessInfo | None:
-    """Reads start times in ticks since boot: psutil's points in time move when the clock is set."""
+    """Read start times in ticks since boot: psutil's points in time move when the clock is set."""
     try:
         with open(f"{_PROC}/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             before, _, after = stream.read().rpartition(")")
@@ -181,7 +181,7 @@ def _from_psutil(pid: int) -> ProcessInfo | None:
 
 
 def start_daemon(command: Sequence[str], *, environment: Mapping[str, str], log: Path) -> int:
-    """Returns the process id of a new process, in a session of its own: Ctrl-C does not reach it."""
+    """Return the process id of a new process, in a separate session: Ctrl-C does not reach it."""
     import subprocess  # here, because trial processes load this module and start no daemon
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -199,7 +199,7 @@ def start_daemon(command: Sequence[str], *, environment: Mapping[str, str], log:
 
 
 def end_process(mark: ProcessIdentity, *, clock: Clock, patience_s: float) -> bool:
-    """Sends SIGTERM, waits, then kills; returns False when exactly this process was not running."""
+    """Send SIGTERM, wait, then kill; return False when exactly this process was not running."""
     if not is_alive(mark):
         return False
     for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, KILLED_S)):

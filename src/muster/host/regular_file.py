@@ -1,4 +1,4 @@
-"""Reads files that somebody else may have put into a directory: regular ones only, never through a link.
+"""Read files that somebody else may have put into a directory: regular ones only, never through a link.
 
 Every file of an experiment directory is read this way: a FIFO blocks, a device has no end, a link leads away.
 """
@@ -16,7 +16,7 @@ FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os
 
 
 def refuse_irregular(path: str | Path, found: os.stat_result | None = None) -> None:
-    """Raises OSError when there is something at this path and it is not a regular file."""
+    """Raise OSError when there is something at this path and it is not a regular file."""
     try:
         mode = (found or os.lstat(path)).st_mode
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def refuse_irregular(path: str | Path, found: os.stat_result | None = None) -> N
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Opens a file for reading without waiting; OSError when it is not a regular file."""
+    """Open a file for reading without waiting; OSError when it is not a regular file."""
     refuse_irregular(path)  # opening a device may already do something
     return open(path, "rb", opener=_open)
 
@@ -43,7 +43,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def read_regular(path: str | Path, *, beginning: int | None = None) -> bytes:
-    """Returns the content of a file, or only its beginning; OSError when it is too large to be read whole."""
+    """Return the content of a file, or only its beginning; OSError when it is too large to be read whole."""
     with open_regular(path) as stream:
         if beginning is None and os.fstat(stream.fileno()).st_size > MOST_BYTES:
             raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", os.fspath(path))

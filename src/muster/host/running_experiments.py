@@ -1,4 +1,4 @@
-"""Records which experiments run on this machine, so that another one can notice what is promised twice.
+"""Record which experiments run on this machine, so that another one can notice what is promised twice.
 
 The next driver removes the file of one that was killed: no process has its id and start time. Nothing fails.
 """
@@ -19,7 +19,7 @@ from muster.host.regular_file import read_regular
 
 
 class RunningExperiment(msgspec.Struct, frozen=True, kw_only=True):
-    """A RunningExperiment is what the trials of one driver may use of this machine at once."""
+    """What the trials of one driver may use of this machine at once."""
 
     directory: str
     promised: Mapping[str, float]
@@ -28,7 +28,7 @@ class RunningExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def recorded(folder: Path, own: RunningExperiment) -> Iterator[list[RunningExperiment]]:
-    """Records an experiment while it runs, and yields the others that run here at its start."""
+    """Record an experiment while it runs, and yields the others that run here at its start."""
     host, others = f"{hostname()}-", []  # a home may be shared by hosts
     file = folder / f"{host}{os.getpid()}{RandomIds().fresh('')}"
     with suppress(OSError):
@@ -57,7 +57,7 @@ def promised_twice(
     capacity: Mapping[str, float],
     each: Mapping[str, float],
 ) -> str:
-    """Returns a warning about GPUs or CPUs that several may use at once; `each`: what one trial needs."""
+    """Return a warning about GPUs or CPUs that several may use at once; `each`: what one trial needs."""
     for name in ("GPU", "CPU"):
         total, mine = capacity.get(name, 0.0), own.promised.get(name, 0.0)
         theirs = [other for other in others if other.mark and other.promised.get(name)]

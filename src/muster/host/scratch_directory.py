@@ -1,4 +1,4 @@
-"""Makes temporary directories that go with their process; the next one removes those of a killed process."""
+"""Make temporary directories that go with their process; the next one removes those of a killed process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK = ".in_use"
 
 
 class ScratchDirectory:
-    """A ScratchDirectory is made when it is first needed, on the disk of TMPDIR, and deleted at exit."""
+    """Made when it is first needed, on the disk of TMPDIR, and deleted at exit."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -34,7 +34,7 @@ class ScratchDirectory:
         return os.path.join(self._path, *names)
 
     def remove(self, *names: str) -> None:
-        """Removes this directory in it, or all of it; a fork leaves what belongs to its parent."""
+        """Remove this directory in it, or all of it; a fork leaves what belongs to its parent."""
         if self._path is None or self._owner != os.getpid():
             return
         shutil.rmtree(os.path.join(self._path, *names), ignore_errors=True)
@@ -44,7 +44,7 @@ class ScratchDirectory:
                 os.close(self._lock)
 
     def _sweep(self) -> None:
-        """Removes directories whose process is gone, and has released their lock."""
+        """Remove directories whose process is gone, and has released their lock."""
         for entry in os.scandir(tempfile.gettempdir()):
             if not entry.name.startswith(self._prefix) or not entry.is_dir(follow_symlinks=False):
                 continue

@@ -1,4 +1,4 @@
-"""Runs in another process: starts a program again whenever it ends, and ends it at SIGTERM.
+"""Run in another process: starts a program again whenever it ends, and ends it at SIGTERM.
 
 `python -m muster.host.supervisor run DIRECTORY -- PROGRAM...` is started on a head, at once and after a
 reboot by systemd or by cron's `@reboot`. `remote.service` makes this line, and the one that ends it.
@@ -41,14 +41,14 @@ HOLD = "ray_sessions"  # a file in the directory: somebody else starts the serve
 
 
 def pause_after(before_s: float, ran_s: float) -> float:
-    """Returns how long to wait before the program is started again; it doubles while it ends at once."""
+    """Return how long to wait before the program is started again; it doubles while it ends at once."""
     if ran_s >= SETTLED_S or before_s <= 0:
         return FIRST_PAUSE_S
     return min(2 * before_s, LONGEST_PAUSE_S)
 
 
 class SupervisorState(Struct, frozen=True, kw_only=True):
-    """A SupervisorState is the file by which a supervisor and its program are found again."""
+    """The file by which a supervisor and its program are found again."""
 
     supervisor: ProcessIdentity | None
     program: ProcessIdentity | None = None
@@ -58,7 +58,7 @@ class SupervisorState(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Supervised:
-    """A Supervised is one program with its directory: state, lock and log are in there."""
+    """One program with its directory: state, lock and log are in there."""
 
     directory: Path
     program: tuple[str, ...]
@@ -77,7 +77,7 @@ def state_file(directory: Path) -> Path:
 
 
 def read_state(directory: Path) -> SupervisorState | None:
-    """Returns None where no supervisor has run; what cannot be read names no process."""
+    """Return None where no supervisor has run; what cannot be read names no process."""
     try:
         return msgspec.json.decode(state_file(directory).read_bytes(), type=SupervisorState)
     except (OSError, ValueError):
@@ -85,14 +85,14 @@ def read_state(directory: Path) -> SupervisorState | None:
 
 
 class ServerWatch:
-    """A ServerWatch notices that a server is gone, or has not come up."""
+    """Notices that a server is gone, or has not come up."""
 
     def __init__(self, answers: Callable[[], bool], clock: Clock) -> None:
         self._answers, self._clock = answers, clock
         self._since = clock.monotonic() + AGAIN_S - GONE_S  # when it answered last; it may be starting now
 
     def is_gone(self) -> bool:
-        """Returns True at most once in AGAIN_S: then it is to be started."""
+        """Return True at most once in AGAIN_S: then it is to be started."""
         now = self._clock.monotonic()
         if self._answers():
             self._since = now
@@ -112,7 +112,7 @@ def is_listening(address: str) -> bool:
 
 
 class Supervisor:
-    """A Supervisor keeps one program running until `stop` is called, from any thread or signal handler."""
+    """Keeps one program running until `stop` is called, from any thread or signal handler."""
 
     def __init__(self, what: Supervised, clock: Clock, log_line: Callable[[str], None]) -> None:
         self._what, self._clock, self._log_line = what, clock, log_line
@@ -125,7 +125,7 @@ class Supervisor:
         self._stopped.set()
 
     def run(self) -> None:
-        """Starts the program until it is told to stop; what an earlier supervisor left running is ended."""
+        """Start the program until it is asked to stop; what an earlier supervisor left running is ended."""
         lock = FileLock.acquire(self._what.state, clock=self._clock, wait_s=0.0)
         try:
             known = read_state(self._what.directory)
@@ -199,7 +199,7 @@ class Supervisor:
 
 
 def rotate(log: Path, most: int = LOG_BYTES) -> None:
-    """Moves the content of a log that has grown too large into `.1`, `.2`; the writer keeps its open file.
+    """Move the content of a log that has grown too large into `.1`, `.2`; the writer keeps its open file.
 
     A writer that appends continues at the new end. A line written between copy and cut is lost.
     """
@@ -217,7 +217,7 @@ def rotate(log: Path, most: int = LOG_BYTES) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a program until SIGTERM; a second supervisor of a directory ends at once, with code 0."""
+    """Run a program until SIGTERM; a second supervisor of a directory ends at once, with code 0."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     given, program = _parser().parse_args(words[:end]), tuple(words[end + 1 :])

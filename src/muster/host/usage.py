@@ -1,4 +1,4 @@
-"""Reads how busy processors, memory and GPUs are: through psutil, and pynvml or nvidia-smi."""
+"""Read how busy processors, memory and GPUs are: through psutil, and pynvml or nvidia-smi."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMI_TIMEOUT_S = 5.0
 
 
 def machine_reader() -> Callable[[], Sample]:
-    """Returns a function that measures processors, memory and, where there are any, GPUs."""
+    """Return a function that measures processors, memory and, where there are any, GPUs."""
     import psutil  # only trials that ask for their usage pay for it
 
     meter = CpuMeter(psutil.cpu_times)
@@ -26,7 +26,7 @@ def machine_reader() -> Callable[[], Sample]:
 
 
 class CpuMeter:
-    """A CpuMeter measures the share of processor time that was used since its last call, in any thread.
+    """Measures the share of processor time that was used since its last call, in any thread.
 
     `psutil.cpu_percent` keeps a last call for each thread: the first answer in a second thread would be 0.
     """
@@ -48,7 +48,7 @@ class CpuMeter:
             return self._last
 
     def _counters(self) -> tuple[float, float]:
-        """Returns busy and total seconds of all processors since boot."""
+        """Return busy and total seconds of all processors since boot."""
         seconds = self._cpu_times()._asdict()
         for part_of_user_time in ("guest", "guest_nice"):
             seconds.pop(part_of_user_time, None)
@@ -99,7 +99,7 @@ def _smi_reader() -> Callable[[], Sample] | None:
 
 
 def smi_rows(text: str) -> list[tuple[float, float, float]]:
-    """Returns utilisation, used and total memory per line, without the GPUs that report none."""
+    """Return utilisation, used and total memory per line, without the GPUs that report none."""
     rows = []
     for line in text.splitlines():
         try:
@@ -111,7 +111,7 @@ def smi_rows(text: str) -> list[tuple[float, float, float]]:
 
 
 def gpu_sample(rows: Sequence[tuple[float, float, float]]) -> Sample:
-    """Returns the result keys, numbered in the order in which GPUs are listed."""
+    """Return the result keys, numbered in the order in which GPUs are listed."""
     found: Sample = {}
     for number, (busy, used, total) in enumerate(rows):
         found[f"gpu_util_percent{number}"] = float(busy)

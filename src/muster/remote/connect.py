@@ -1,4 +1,4 @@
-"""Chooses how a machine of a cluster is reached: over SSH, in a container or on the machine itself."""
+"""Choose how a machine of a cluster is reached: over SSH, in a container or on the machine itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.remote.ssh_command import fill_proxy_command
 
 
 def host_of(config: ClusterConfig, ip: str, *, instance_id: str = "", known_hosts: str = "") -> Host:
-    """Returns how to log in to a machine, from the section `auth`.
+    """Return how to log in to a machine, from the section `auth`.
 
     With `ssh_proxy_use_node_id` the proxy command gets the machine's id in the place of its address (`%h`).
     """

@@ -1,4 +1,4 @@
-"""Runs commands in a container of a machine, with the `docker` or the `podman` command line over there.
+"""Run commands in a container of a machine, with the `docker` or the `podman` command line over there.
 
 `ContainerRunner` wraps the runner of the machine and is used wherever that one is. Files go to a directory of
 the machine first: directories of `file_mounts` are mounted from there, all else is copied into the container.
@@ -46,7 +46,7 @@ _PROBLEMS = (
 
 
 class ContainerRunner(CommandRunner):
-    """A ContainerRunner implements CommandRunner in a container of the machine that `inner` reaches."""
+    """Implements CommandRunner in a container of the machine that `inner` reaches."""
 
     def __init__(self, inner: CommandRunner, container: Container, *, login_shell: bool = False) -> None:
         self._inner, self._container, self._login_shell = inner, container, login_shell
@@ -64,7 +64,7 @@ class ContainerRunner(CommandRunner):
         where: RunWhere = RunWhere.AUTO,
         **options: Any,  # noqa: ANN401 - passed on
     ) -> str:
-        """Runs a line of bash; `AUTO` is in the container, except for docker's own commands."""
+        """Run a line of bash; `AUTO` is in the container, except for docker's own commands."""
         if goes_to_container(command, where):
             names = (COMMAND_ID, *checked_names(environment), *checked_names(secrets))
             command = exec_line(self._program, self._container.name, command, names, self._login_shell)
@@ -73,14 +73,14 @@ class ContainerRunner(CommandRunner):
         )
 
     async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
-        """Starts the container unless it runs with what it needs; returns whether it is a new one."""
+        """Start the container unless it runs with what it needs; returns whether it is a new one."""
         try:
             return await self._prepare(file_mounts, is_synced=is_synced, is_kept=as_head)
         except CommandFailed as error:
             raise explained(error, self._program, self._container.image) from error
 
     async def sync_up(self, source: str, target: str, *, timeout_s: float = SYNC_S, **options: Any) -> None:  # noqa: ANN401 - passed on
-        """Copies a file or a directory into the container, or to where it will be mounted or copied from."""
+        """Copy a file or a directory into the container, or to where it will be mounted or copied from."""
         is_directory = os.path.isdir(os.path.expanduser(source))
         await self._inner.sync_up(source, await self._staged(target), timeout_s=timeout_s, **options)
         running = await self._running()
@@ -90,7 +90,7 @@ class ContainerRunner(CommandRunner):
             await self._copy_in(target, is_directory, running, timeout_s)
 
     async def sync_down(self, source: str, target: str, *, timeout_s: float = SYNC_S) -> None:
-        """Copies from the container; as in rsync, `/` at the end of `source` means a directory's contents."""
+        """Copy from the container; as in rsync, `/` at the end of `source` means a directory's contents."""
         inside = await self._in_container(source.rstrip("/") or "/")
         folder, name = posixpath.split(inside)
         staged = await self._staged("", "down")
@@ -108,7 +108,7 @@ class ContainerRunner(CommandRunner):
             await self._on_host(f"rm -rf -- {shlex.quote(there)}")
 
     def shell(self, command: str = "", *, forward: Sequence[tuple[int, int]] = ()) -> list[str]:
-        """Returns the arguments of a process that is the user's terminal in the container."""
+        """Return the arguments of a process that is the user's terminal in the container."""
         last = f" -c {shlex.quote(command)}" if command else ""
         enter = f"{self._program} exec -it {shlex.quote(self._container.name)} bash --login -i{last}"
         return self._inner.shell(enter, forward=forward)
@@ -144,7 +144,7 @@ class ContainerRunner(CommandRunner):
         return True
 
     async def _detected_options(self) -> Sequence[str]:
-        """Returns what the machine allows: a GPU runtime, and shared memory for the object store."""
+        """Return what the machine allows: a GPU runtime, and shared memory for the object store."""
         given = " ".join(self._container.run_options)
         found = []
         if self._container.detect_runtime and "--runtime" not in given and not self._container.use_podman:
@@ -157,7 +157,7 @@ class ContainerRunner(CommandRunner):
         return found
 
     async def _running(self) -> dict[str, str] | None:
-        """Returns the mounts of the running container, target to source; None: none of this image runs."""
+        """Return the mounts of the running container, target to source; None: none of this image runs."""
         name = shlex.quote(self._container.name)
         line = f"{self._program} inspect --type container {name} 2>/dev/null || true"
         try:
@@ -171,7 +171,7 @@ class ContainerRunner(CommandRunner):
     async def _copy_in(
         self, target: str, is_directory: bool, mounts: Mapping[str, str], timeout_s: float
     ) -> None:
-        """Copies what was staged into the running container, as its user, unless it is mounted there."""
+        """Copy what was staged into the running container, as its user, unless it is mounted there."""
         inside, staged = await self._in_container(target.rstrip("/")), await self._staged(target)
         if is_directory and inside in mounts:
             return
@@ -184,7 +184,7 @@ class ContainerRunner(CommandRunner):
         await self._on_host(f"set -o pipefail; {pack} | {self._exec(unpack)}", timeout_s)
 
     async def _in_container(self, path: str) -> str:
-        """Returns a path with the container's HOME in place of `~`."""
+        """Return a path with the container's HOME in place of `~`."""
         if path != "~" and not path.startswith("~/"):
             return path
         if self._home is None:
@@ -193,7 +193,7 @@ class ContainerRunner(CommandRunner):
         return self._home + path[1:]
 
     async def _staged(self, target: str, way: str = "up") -> str:
-        """Returns where on the machine a file of the container is put first."""
+        """Return where on the machine a file of the container is put first."""
         if self._host_home is None:
             self._host_home = (await self._on_host('echo "$HOME"')).strip()
         return posixpath.join(self._host_home, STAGING, self._container.name, way, target.strip("/"))
@@ -210,7 +210,7 @@ def program_of(container: Container) -> str:
 
 
 def goes_to_container(command: str, where: RunWhere) -> bool:
-    """Returns where a command runs.
+    """Return where a command runs.
 
     Example:
         >>> [goes_to_container(line, RunWhere.AUTO) for line in ("ray start", "docker ps", "")]
@@ -223,7 +223,7 @@ def goes_to_container(command: str, where: RunWhere) -> bool:
 
 
 def exec_line(program: str, name: str, command: str, variables: Sequence[str], login_shell: bool) -> str:
-    """Returns the line that runs a command in a container; variables go by name, not by value."""
+    """Return the line that runs a command in a container; variables go by name, not by value."""
     passed = " ".join(f"-e {variable}" for variable in variables)
     bash = "bash --login -i" if login_shell else "bash"
     body = f"{END_TRAP}\n{command}" if COMMAND_ID in variables else command
@@ -231,7 +231,7 @@ def exec_line(program: str, name: str, command: str, variables: Sequence[str], l
 
 
 def home_line(program: str, container: Container) -> str:
-    """Returns the line that prints HOME in the container, or in one that the image would give."""
+    """Return the line that prints HOME in the container, or in one that the image would give."""
     name, image, ask = shlex.quote(container.name), shlex.quote(container.image), "sh -c 'echo \"$HOME\"'"
     listed = f"{program} image inspect -f '{{{{range .Config.Env}}}}{{{{println .}}}}{{{{end}}}}' {image}"
     return (
@@ -241,7 +241,7 @@ def home_line(program: str, container: Container) -> str:
 
 
 def pull_line(program: str, container: Container) -> str:
-    """Returns the line that gets the image; one that is there already is used when it cannot be pulled."""
+    """Return the line that gets the image; one that is there already is used when it cannot be pulled."""
     image = shlex.quote(container.image)
     have = f"{program} image inspect {image} >/dev/null 2>&1"
     if container.image.startswith("localhost/"):  # what podman calls images that were made there
@@ -261,7 +261,7 @@ def run_arguments(
     *,
     is_kept: bool = False,
 ) -> list[str]:
-    """Returns the arguments that start a container; `mounts`: path in it to path on the machine.
+    """Return the arguments that start a container; `mounts`: path in it to path on the machine.
 
     The head's `is_kept` when it stops, so that it can be started again after a reboot.
     """
@@ -274,7 +274,7 @@ def run_arguments(
 
 
 def shm_bytes(meminfo: str) -> int:
-    """Returns the shared memory for Ray's object store, from /proc/meminfo; 0 when that says nothing.
+    """Return the shared memory for Ray's object store, from /proc/meminfo; 0 when that says nothing.
 
     Example:
         >>> shm_bytes("MemAvailable:    1000 kB")
@@ -285,13 +285,13 @@ def shm_bytes(meminfo: str) -> int:
 
 
 def _is_of(found: Mapping[str, Any], image: str) -> bool:
-    """Returns whether a container is of this image; podman puts the registry before the name."""
+    """Return whether a container is of this image; podman puts the registry before the name."""
     name = str(found.get("ImageName") or (found.get("Config") or {}).get("Image") or image)
     return f"/{name}".removesuffix(":latest").endswith(f"/{image}".removesuffix(":latest"))
 
 
 def explained(error: CommandFailed, program: str, image: str) -> RemoteError:
-    """Returns the error with the fix, where docker's own words are known."""
+    """Return the error with the fix, where docker's own words are known."""
     text = "\n".join((str(error), *error.last_lines))
     for pattern, fix in _PROBLEMS:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):

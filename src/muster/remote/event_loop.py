@@ -1,4 +1,4 @@
-"""Runs coroutines on an event loop in its own thread, so that one slow machine holds up nobody else."""
+"""Run coroutines on an event loop in its own thread, so that one slow machine holds up nobody else."""
 
 from __future__ import annotations
 

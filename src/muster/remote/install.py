@@ -1,4 +1,4 @@
-"""Installs the muster that runs here on a host, over its command runner; what is there already is left alone.
+"""Install the muster that runs here on a host, over its command runner; what is there already is left alone.
 
 Called by the launcher once the head can run commands. The commands are made by pure functions; nothing here
 knows SSH. Needs on the host: a shell and Python 3.10 or newer with `venv`.
@@ -32,11 +32,11 @@ from muster.remote.wheels import (
 
 INSTALL_S = 900.0  # numpy and Ray over a slow line
 OLDEST = (3, 10)
-_MARK = "muster-host-python "  # a login shell may print lines of its own before it
+_MARK = "muster-host-python "  # a login shell may print lines before it
 
 
 class HostPython(Struct, frozen=True, kw_only=True):
-    """A HostPython is one Python of a host and the muster that it has, as the host reports them."""
+    """One Python of a host and the muster that it has, as the host reports them."""
 
     executable: str
     version: tuple[int, int]
@@ -48,7 +48,7 @@ class HostPython(Struct, frozen=True, kw_only=True):
 
 
 class InstallRequest(Struct, frozen=True, kw_only=True):
-    """An InstallRequest says where muster goes on a host, and which of its extras must work there."""
+    """Names the place of muster on a host, and the extras that must work there."""
 
     directory: str  # the cluster's directory on the host, may begin with ~/; gets `venv` and `wheels`
     python: str = "python3"  # makes the venv; with `is_own_venv` False muster goes into this one
@@ -59,14 +59,14 @@ class InstallRequest(Struct, frozen=True, kw_only=True):
 
 
 class InstalledMuster(Struct, frozen=True, kw_only=True):
-    """An InstalledMuster is the Python of a host that runs our version; `source` says how it got there."""
+    """The Python of a host that runs our version; `source` says how it got there."""
 
     python: str
     source: str  # "there already", "its own packages", "the package index", "wheels of this computer"
 
 
 def probe_command(python: str) -> str:
-    """Returns the line of bash that prints a HostPython; prints nothing when there is no such Python."""
+    """Return the line of bash that prints a HostPython; prints nothing when there is no such Python."""
     script = f"""
 import importlib.util, json, os, sys, sysconfig
 {inspect.getsource(package_digest)}
@@ -83,13 +83,13 @@ print({_MARK!r} + json.dumps(found))
 
 
 def parse_probe(output: str) -> HostPython | None:
-    """Returns what the probe printed; None when that Python is not there."""
+    """Return what the probe printed; None when that Python is not there."""
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     return msgspec.json.decode(lines[-1][len(_MARK) :], type=HostPython) if lines else None
 
 
 def has_ours(found: HostPython | None, *, digest: str, is_release: bool) -> bool:
-    """Returns whether that Python has the muster that runs here.
+    """Return whether that Python has the muster that runs here.
 
     Of a release the version is enough; while muster is worked on, its version says nothing.
     """
@@ -99,7 +99,7 @@ def has_ours(found: HostPython | None, *, digest: str, is_release: bool) -> bool
 
 
 def venv_command(python: str, venv: str) -> str:
-    """Returns the line that makes a venv which sees the packages of `python`, of its own venv included."""
+    """Return the line that makes a venv which sees the packages of `python`, its venv included."""
     quoted, base = in_home(venv), in_home(python)
     paths = (
         "import sys, sysconfig; print(sysconfig.get_path('purelib') if sys.prefix != sys.base_prefix else '')"
@@ -113,7 +113,7 @@ def venv_command(python: str, venv: str) -> str:
 
 
 def pip_command(python: str, *arguments: str, index: bool) -> str:
-    """Returns one call of pip; with an index that does not answer it ends soon."""
+    """Return one call of pip; with an index that does not answer it ends soon."""
     options = [
         "--disable-pip-version-check",
         "--no-input",
@@ -127,7 +127,7 @@ def pip_command(python: str, *arguments: str, index: bool) -> str:
 
 
 def fits(found: HostPython) -> str:
-    """Returns why wheels of this computer do not run there; "" when they do."""
+    """Return why wheels of this computer do not run there; "" when they do."""
     here = (tuple(map(int, platform.python_version_tuple()[:2])), sysconfig.get_platform())
     if (found.version, found.platform) == here:
         return ""
@@ -139,12 +139,12 @@ def fits(found: HostPython) -> str:
 
 
 def in_home(path: str) -> str:
-    """Returns a path for the shell: quoted, except a first `~`, which is the user's home there."""
+    """Return a path for the shell: quoted, except a first `~`, which is the user's home there."""
     return '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
 
 
 class MusterInstaller:
-    """A MusterInstaller puts the running muster on one host."""
+    """Puts the running muster on one host."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class MusterInstaller:
         self._runner, self._request, self._report = runner, request, report
 
     async def run(self) -> InstalledMuster:
-        """Returns the Python that runs our version. Raises RemoteError with what the host lacks."""
+        """Return the Python that runs our version. Raises RemoteError with what the host lacks."""
         digest, is_release = running_digest(), source_tree() is None
         own = (f"{self._request.directory}/venv/bin/python",) if self._request.is_own_venv else ()
         for candidate in dict.fromkeys((*own, self._request.python)):
@@ -209,7 +209,7 @@ class MusterInstaller:
         return f"{folder}/venv/bin/python"
 
     async def _install(self, python: str, base: HostPython) -> str:
-        """Installs muster, then what it needs: from the host's packages, an index, or this computer."""
+        """Install muster, then what it needs: from the host's packages, an index, or this computer."""
         place = f"{_absolute(self._request.directory, base.home)}/wheels"
         cache = self._request.cache.expanduser()
         self._report(f"copying muster {muster.__version__}")
@@ -257,7 +257,7 @@ class MusterInstaller:
         await self._run_there(pip_command(python, *arguments, index=index), INSTALL_S)
 
     async def _run_there(self, line: str, timeout_s: float = COMMAND_S) -> None:
-        """Runs a line whose temporary files are in the cluster's directory: they are removed with it."""
+        """Run a line whose temporary files are in the cluster's directory: they are removed with it."""
         scratch = in_home(f"{self._request.directory}/tmp")
         await self._runner.run(
             f"mkdir -p {scratch} && export TMPDIR={scratch} && {line}", timeout_s=timeout_s

@@ -1,4 +1,4 @@
-"""Sets workers up for the monitor: implements the Installer port with one `MachineSetup` per machine.
+"""Set workers up for the monitor: implements the Installer port with one `MachineSetup` per machine.
 
 `start` and `poll` return at once. One event loop in one thread serves all machines.
 """
@@ -34,17 +34,17 @@ CLOSE_S = 10.0
 
 
 class InstallAccess(NodeAccess, Protocol):
-    """An InstallAccess is what the installer needs of a provider; all methods may block, and may raise."""
+    """What the installer needs of a provider; all methods may block, and may raise."""
 
     def setup_of(self, action: Install) -> NodeSetup: ...
 
     def runner_of(self, cloud_id: CloudId) -> CommandRunner | None:
-        """Returns the way to a machine; None while it has no address. Raises KeyError for an unknown one."""
+        """Return the way to a machine; None while it has no address. Raises KeyError for an unknown one."""
         ...
 
 
 class NodeInstaller(Installer):
-    """A NodeInstaller implements the port Installer.
+    """Implements the port Installer.
 
     Idempotent per request id: a repeat of one that is under way, or over, does nothing. A new request for a
     machine that is being set up takes the place of the earlier one.
@@ -84,12 +84,12 @@ class NodeInstaller(Installer):
         return failures
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Returns whether a machine is being set up; its request is repeated if this process dies."""
+        """Return whether a machine is being set up; its request is repeated if this process dies."""
         with self._lock:
             return self._seen.get(request_id, False)
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Ends what is under way, here and on the machines, and takes no more."""
+        """End what is under way, here and on the machines, and take no more."""
         with self._lock:
             self._is_closed = True
         if self._loop is not None:

@@ -1,4 +1,4 @@
-"""Makes the line of bash that starts the lease of a worker: `host.node_lease` as a process of its own. Pure.
+"""Make the line of bash that starts the lease of a worker: `host.node_lease` as a separate process. Pure.
 
 Called for every worker that is set up. The line runs after Ray's start, with Ray's environment (RAY_HEAD_IP,
 RAY_CLOUD_INSTANCE_ID), and on the machine itself where Ray runs in a container. Repeated, it replaces the
@@ -22,7 +22,7 @@ _RUN = "import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv
 
 
 def lease_line(config: ClusterConfig, *, port: int = GCS_PORT, lock: str = "") -> str:
-    """Returns the line; "" when the cluster file has no `muster.lease_minutes`.
+    """Return the line; "" when the cluster file has no `muster.lease_minutes`.
 
     The watcher itself is in it: a worker need not have muster. `lock` is the file of a physical host's lock,
     which is freed when the lease ends; without one the machine is shut down.
@@ -36,7 +36,7 @@ def lease_line(config: ClusterConfig, *, port: int = GCS_PORT, lock: str = "") -
 
 
 def watcher_line(program: ModuleType, words: Sequence[str], head: str) -> str:
-    """Returns the line that starts a program of one file, which is in the line, beside Ray on a worker."""
+    """Return the line that starts a program of one file, which is in the line, beside Ray on a worker."""
     packed = base64.b64encode(zlib.compress(inspect.getsource(program).encode(), 9)).decode()
     start = f'python3 -c {shlex.quote(_RUN)} {packed} --head "{head}" '
     return f"setsid nohup {start}{' '.join(map(shlex.quote, words))} > /dev/null 2>&1 < /dev/null &"

@@ -1,4 +1,4 @@
-"""Moves copies of a head's ledger between the head and this computer, over the head's command runner.
+"""Move copies of a head's ledger between the head and this computer, over the head's command runner.
 
 Called by the launcher: `pull_ledger` after `up` and by every command that reaches the head, `push_ledger`
 before the monitor of a new head starts, which then restores what was sent.
@@ -17,7 +17,7 @@ COPY_S = 120.0
 
 
 def copy_command(python: str, directory: str) -> str:
-    """Returns the line that copies the ledger of a cluster's directory; prints `none` where there is none."""
+    """Return the line that copies the ledger of a cluster's directory; prints `none` where there is none."""
     ledger, draft = (shlex.quote(f"{directory}/{name}") for name in ("ledger.db", ".ledger.pulled"))
     copy = f"{shlex.quote(python)} -m muster.stores.ledger.backup copy {ledger} {draft}"
     return f"umask 077; if [ -e {ledger} ]; then {copy}; else echo none; fi"
@@ -26,7 +26,7 @@ def copy_command(python: str, directory: str) -> str:
 async def pull_ledger(
     runner: CommandRunner, *, python: str, directory: str, cluster: str, target: Path
 ) -> LedgerCopy | None:
-    """Adds a copy of the head's ledger to the directory `target`; None when the head has no ledger yet.
+    """Add a copy of the head's ledger to the directory `target`; None when the head has no ledger yet.
 
     `python` and `directory` are the Python with muster and the cluster's home on the head, absolute paths.
     """
@@ -44,7 +44,7 @@ async def pull_ledger(
 async def push_ledger(
     runner: CommandRunner, *, directory: str, cluster: str, source: Path
 ) -> LedgerCopy | None:
-    """Sends the newest copy in the directory `source` to a new head; None when there is none.
+    """Send the newest copy in the directory `source` to a new head; None when there is none.
 
     A head that has a ledger does not use it. One that has `muster.backup` uses that first, which is newer.
     """

@@ -1,4 +1,4 @@
-"""Turns a machine into a node, head or worker: does the steps of `update_steps` and logs each.
+"""Turn a machine into a node, head or worker: does the steps of `update_steps` and logs each.
 
 `NodeInstaller` runs it for workers on the head, the lifecycle for the head. It uses a CommandRunner only;
 `Surroundings` has the clock, the pauses and the threads, so that the simulator can replace them.
@@ -64,7 +64,7 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def timing_of(config: ClusterConfig) -> Timing:
-    """Returns the timing of a cluster file."""
+    """Return the timing of a cluster file."""
     given = config.muster.setup
     return Timing(
         ready_s=given.ready_s,
@@ -81,11 +81,11 @@ class NodeAccess(Protocol):
     def tags(self, node: str) -> Mapping[str, str]: ...
 
     def set_tags(self, node: str, tags: Mapping[str, str]) -> None:
-        """Merges tags into those that the machine has."""
+        """Merge tags into those that the machine has."""
         ...
 
     def is_gone(self, node: str) -> bool:
-        """Returns whether the machine was terminated, so that nobody should wait for it."""
+        """Return whether the machine was terminated, so that nobody should wait for it."""
         ...
 
 
@@ -233,7 +233,7 @@ class MachineSetup:
             pause_s *= 2
 
     async def _give_up(self, error: Exception, waited_s: float) -> None:
-        """Raise when it is no use to wait longer for a machine that has not answered."""
+        """Raise when it is not a use to wait longer for a machine that has not answered."""
         if await self._is_gone():
             raise RemoteError(f"{self.node} was terminated before it answered: no need to do anything")
         refused, ready_s = isinstance(error, KeyRefused), self._timing.ready_s
@@ -303,7 +303,7 @@ class MachineSetup:
 
 
 def tries(error: Exception, timing: Timing) -> int:
-    """Returns how often something that raised this is tried in all."""
+    """Return how often something that raised this is tried in all."""
     if isinstance(error, CommandFailed):
         return timing.command_tries
     return timing.connection_tries if isinstance(error, RemoteError) and error.retryable else 1
@@ -335,7 +335,7 @@ def _line(work: Work) -> str:
 
 
 def _with_place(error: Exception, node: str, kind: StepKind, log: Path) -> Exception:
-    """Returns the same kind of error with node, step and log in its sentence."""
+    """Return the same kind of error with node, step and log in its sentence."""
     message = f"step {kind.value} of {node} failed: {message_text(error)} (log: {log})"
     if isinstance(error, CommandFailed):
         return CommandFailed(message, exit_code=error.exit_code, last_lines=error.last_lines)

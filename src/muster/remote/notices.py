@@ -1,4 +1,4 @@
-"""Makes the line of bash that starts `host.node_notices` on a worker, where Ray runs. Pure.
+"""Make the line of bash that starts `host.node_notices` on a worker, where Ray runs. Pure.
 
 Called for every worker that is set up. The line runs after Ray's start, with its environment and its token;
 in the container, where there is one: the program tells the head with the Ray that is installed there.
@@ -12,7 +12,7 @@ from muster.remote.lease import GCS_PORT, watcher_line
 
 
 def notices_line(config: ClusterConfig, *, port: int = GCS_PORT, ray: str = "ray", address: str = "") -> str:
-    """Returns the line; "" where no cloud announces anything. `ray` is the command that starts Ray.
+    """Return the line; "" where no cloud announces anything. `ray` is the command that starts Ray.
 
     `address` is the GCS's, where the machine has no RAY_HEAD_IP.
     """
@@ -25,6 +25,6 @@ def notices_line(config: ClusterConfig, *, port: int = GCS_PORT, ray: str = "ray
 
 
 def source_of(config: ClusterConfig) -> str:
-    """Returns whose metadata service is asked: that of the file, else that of its provider; "": none."""
+    """Return whose metadata service is asked: that of the file, else that of its provider; "": none."""
     given = config.muster.notices.source
     return config.rules.notices if given is None else given.removesuffix("none")

@@ -1,4 +1,4 @@
-"""Adapts a provider's own command runner, which blocks, to the contract; every call is a thread of its own.
+"""Adapt a provider's own command runner, which blocks, to the contract; every call is a separate thread.
 
 The provider's `get_command_runner` returns an object with Ray's method names: `run`, `run_rsync_up`,
 `run_rsync_down`, `run_init` and `remote_shell_command_str`. It is duck typed, and may raise anything.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class OwnRunner(CommandRunner):
-    """An OwnRunner implements CommandRunner over a provider's own runner of one machine.
+    """Implements CommandRunner over a provider's own runner of one machine.
 
     A command that takes too long is left to itself: there is no way to end it. Secrets go to the machine as a
     file that only the user may read, and that the command removes before it does anything else.
@@ -45,7 +45,7 @@ class OwnRunner(CommandRunner):
         where: RunWhere = RunWhere.AUTO,
         on_output: OnOutput | None = None,
     ) -> str:
-        """Runs a line of bash and returns what their runner returns of its output."""
+        """Run a line of bash and return what their runner returns of its output."""
         shown, given = command, secrets_input(secrets).rstrip(b"\0")
         if given:
             command = await self._with_secrets(command, given)
@@ -73,7 +73,7 @@ class OwnRunner(CommandRunner):
         filters: Sequence[str] = (),
         timeout_s: float = SYNC_S,
     ) -> None:
-        """Copies a file or a directory to the machine; a directory's contents go into `target`."""
+        """Copy a file or a directory to the machine; a directory's contents go into `target`."""
         local, target, directory = upload_paths(source, target, self._name)
         if directory:
             is_home = directory.startswith("~/")  # which the shell over there puts in its place
@@ -84,18 +84,18 @@ class OwnRunner(CommandRunner):
         await self._copy("run_rsync_up", timeout_s, local, target, **({"options": wanted} if wanted else {}))
 
     async def sync_down(self, source: str, target: str, *, timeout_s: float = SYNC_S) -> None:
-        """Copies from the machine; as in rsync, `/` at the end of `source` means a directory's contents."""
+        """Copy from the machine; as in rsync, `/` at the end of `source` means a directory's contents."""
         local = os.path.abspath(os.path.expanduser(target))
         os.makedirs(os.path.dirname(local), exist_ok=True)
         await self._copy("run_rsync_down", timeout_s, source, local)
 
     async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
-        """Calls their `run_init`, which starts the container where there is one."""
+        """Call their `run_init`, which starts the container where there is one."""
         options = {"as_head": as_head, "file_mounts": dict(file_mounts), "sync_run_yet": is_synced}
         return bool(await self._call("run_init", SYNC_S, **options))
 
     def shell(self, command: str = "", *, forward: Sequence[tuple[int, int]] = ()) -> list[str]:
-        """Returns the arguments of their terminal; only where that is `ssh` can ports be forwarded."""
+        """Return the arguments of their terminal; only where that is `ssh` can ports be forwarded."""
         argv = shlex.split(str(self._method("remote_shell_command_str")()))
         ports = [part for here, there in forward for part in ("-L", f"{here}:localhost:{there}")]
         if ports and argv[:1] != ["ssh"]:
@@ -105,7 +105,7 @@ class OwnRunner(CommandRunner):
         return [*argv[:1], *ports, *argv[1:], *([command] if command else [])]
 
     async def _with_secrets(self, command: str, given: bytes) -> str:
-        """Puts the secrets into a file over there, and returns the command that reads and removes it."""
+        """Put the secrets into a file over there, and return the command that reads and removes it."""
         with tempfile.NamedTemporaryFile(prefix="muster-given-") as file:  # only for this user
             file.write(given)
             file.flush()
@@ -149,7 +149,7 @@ class OwnRunner(CommandRunner):
 
 
 def _taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that a function takes: older runners lack some."""
+    """Return the options that a function takes: older runners lack some."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Runs a program of this computer without blocking the event loop, and passes on what it prints.
+"""Run a program of this computer without blocking the event loop, and pass on what it prints.
 
 Called by the command runners. No thread waits for the program, and one that is given up is killed with its
 children even where somebody else still holds its output open, as the master of a shared SSH connection does.
@@ -27,7 +27,7 @@ _NO_TERMINAL = (b"bash: cannot set terminal process group", b"bash: no job contr
 
 
 class CommandOutput:
-    """A CommandOutput is what a command printed so far; secrets are replaced before anybody sees them."""
+    """What a command printed so far; secrets are replaced before anybody sees them."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class CommandOutput:
         is_interactive: bool = False,
         command_id: str = "",
     ) -> None:
-        """Takes the id with which the command says on standard error how it ended, if it does."""
+        """Take the id with which the command says on standard error how it ended, if it does."""
         self.exit_code: int | None = None
         self.on_end: Callable[[], None] = lambda: None
         self._on_output = on_output
@@ -58,7 +58,7 @@ class CommandOutput:
         self._hide(chunk, is_stdout=is_stdout)
 
     def end(self) -> None:
-        """Passes on what was held back."""
+        """Pass on what was held back."""
         late, self._maybe_mark, self._mark = self._maybe_mark, b"", b""
         self.add(late, is_stdout=False)
         rest = b"" if _is_noise(self._unfinished) else self._unfinished
@@ -75,7 +75,7 @@ class CommandOutput:
         return self._all.decode("utf-8", "replace").splitlines()[-LAST_LINES:]
 
     def _without_mark(self, chunk: bytes) -> bytes:
-        """Returns what is not about the end of the command; in a container, that is said twice."""
+        """Return what is not about the end of the command; in a container, that is said twice."""
         text, before = self._maybe_mark + chunk, b""
         while (at := text.find(self._mark)) >= 0:
             line, newline, after = text[at + len(self._mark) :].partition(b"\n")
@@ -115,14 +115,14 @@ def _is_noise(line: bytes) -> bool:
 
 
 def _start_of_any(secrets: Sequence[bytes], text: bytes) -> int:
-    """Returns how many bytes at the end of a text may be the start of a secret."""
+    """Return how many bytes at the end of a text may be the start of a secret."""
     longest = min(len(text), len(secrets[0]) - 1) if secrets else 0
     sizes = (size for size in range(longest, 0, -1) if any(one.startswith(text[-size:]) for one in secrets))
     return next(sizes, 0)
 
 
 async def execute(argv: Sequence[str], output: CommandOutput, *, timeout_s: float, given: bytes = b"") -> int:
-    """Runs a program and returns its code; raises asyncio.TimeoutError after it was given up."""
+    """Run a program and return its code; raise asyncio.TimeoutError after it was given up."""
     running = _Running(argv, output, has_input=bool(given))
     try:
         await asyncio.wait_for(running.finish(given), timeout_s)
@@ -134,7 +134,7 @@ async def execute(argv: Sequence[str], output: CommandOutput, *, timeout_s: floa
 
 
 class _Running:
-    """A _Running is one process and the readers of its pipes in the event loop."""
+    """One process and the readers of its pipes in the event loop."""
 
     def __init__(self, argv: Sequence[str], output: CommandOutput, *, has_input: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -173,7 +173,7 @@ class _Running:
             await asyncio.wait(self._readers.values(), timeout=LATE_OUTPUT_S)
 
     def close(self) -> None:
-        """Kills what still runs, and lets go of the pipes."""
+        """Kill what still runs, and lets go of the pipes."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -206,7 +206,7 @@ class _Running:
         self._loop.add_reader(fd, read)
 
     async def _write(self, given: bytes) -> None:
-        """Writes all of it; one that does not read it is as good as one that does."""
+        """Write all of it; one that does not read it is as good as one that does."""
         assert self.process.stdin is not None
         fd = self.process.stdin.fileno()
         os.set_blocking(fd, False)

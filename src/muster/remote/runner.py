@@ -1,4 +1,4 @@
-"""Defines how commands run on one machine; SSH, containers and a provider's own runner implement it.
+"""Define how commands run on one machine; SSH, containers and a provider's own runner implement it.
 
 Called by the updater, the on-premise provider and the launcher. Everything is a coroutine of one event loop,
 so that a machine that hangs holds up no other one.
@@ -18,7 +18,7 @@ SYNC_S = 3600.0
 
 
 class RunWhere(Enum):
-    """A RunWhere is on which side of a container a command runs."""
+    """On which side of a container a command runs."""
 
     AUTO = "auto"  # in the container where there is one
     HOST = "host"
@@ -26,7 +26,7 @@ class RunWhere(Enum):
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """A Host is how one machine is reached over SSH."""
+    """How one machine is reached over SSH."""
 
     ip: str
     user: str = ""
@@ -39,7 +39,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 class CommandRunner(Protocol):
-    """A CommandRunner runs commands on one machine and moves files to and from it.
+    """Runs commands on one machine and moves files to and from it.
 
     Raises Unreachable (worth another try) when the machine does not answer, CommandFailed when it did and the
     command ended with another code than 0, TimeoutError after `timeout_s`. A cancelled call ends the command
@@ -56,7 +56,7 @@ class CommandRunner(Protocol):
         where: RunWhere = RunWhere.AUTO,
         on_output: OnOutput | None = None,
     ) -> str:
-        """Runs a line of bash and returns what it wrote to standard output.
+        """Run a line of bash and return what it wrote to standard output.
 
         `environment` is set for the command. So is `secrets`, which travels on standard input and is in no
         process's arguments, no log and no error.
@@ -72,24 +72,24 @@ class CommandRunner(Protocol):
         filters: Sequence[str] = (),
         timeout_s: float = SYNC_S,
     ) -> None:
-        """Copies a file or a directory to the machine; a directory's contents go into `target`.
+        """Copy a file or a directory to the machine; a directory's contents go into `target`.
 
         The directory that the target is in is made there.
         """
         ...
 
     async def sync_down(self, source: str, target: str, *, timeout_s: float = SYNC_S) -> None:
-        """Copies from the machine; as in rsync, `/` at the end of `source` means a directory's contents."""
+        """Copy from the machine; as in rsync, `/` at the end of `source` means a directory's contents."""
         ...
 
     async def prepare(self, *, as_head: bool, file_mounts: Mapping[str, str], is_synced: bool) -> bool:
-        """Starts the container, where there is one; returns whether set-up must be done again in it."""
+        """Start the container, where there is one; returns whether set-up must be done again in it."""
         return False
 
     def shell(self, command: str = "", *, forward: Sequence[tuple[int, int]] = ()) -> list[str]:
-        """Returns the arguments of a process that is the user's terminal there; `forward`: (here, there)."""
+        """Return the arguments of a process that is the user's terminal there; `forward`: (here, there)."""
         ...
 
     async def close(self) -> None:
-        """Ends the connection, where there is one; the next command makes a new one."""
+        """End the connection, where there is one; the next command makes a new one."""
         return

@@ -1,4 +1,4 @@
-"""Keeps `muster monitor` running on a head: what is written and run there, as data, and the run of it.
+"""Keep `muster monitor` running on a head: what is written and run there, as data, and the run of it.
 
 Called by the launcher: `install_service` after Ray runs on the head, `remove_service` by `muster down`. The
 supervisor restarts the monitor, and Ray when its GCS has crashed; systemd, or cron's `@reboot`, starts the
@@ -29,11 +29,11 @@ HEAD_FILE = "~/ray_bootstrap_config.yaml"  # Ray's names: tools of users look fo
 HEAD_KEY = "~/ray_bootstrap_key.pem"
 HEAD_PRICES = "~/muster_prices.csv"
 SESSIONS = HOLD  # a file there: the sessions of Ray that are older than a start under way
-OWN_HOME = "on_head"  # a file in the cluster's home on a head, with its node: the directory is no launcher's
+OWN_HOME = "on_head"  # a file in the cluster's home on a head, with its node: not a launcher's directory
 
 
 class StartedBy(Enum):
-    """A StartedBy is what starts the supervisor again after a reboot."""
+    """What starts the supervisor again after a reboot."""
 
     SYSTEMD = "systemd"
     USER_SYSTEMD = "systemd of the user"
@@ -42,7 +42,7 @@ class StartedBy(Enum):
 
 
 class HeadService(Struct, frozen=True, kw_only=True):
-    """A HeadService is the monitor of one cluster on its head."""
+    """The monitor of one cluster on its head."""
 
     cluster: str  # a cluster's name: letters, digits, `-`, `_` and `.`
     directory: str  # the cluster's home on the head, an absolute path
@@ -60,7 +60,7 @@ class HeadService(Struct, frozen=True, kw_only=True):
 
     @property
     def machine_file(self) -> str:
-        """Returns the script that starts a container, in the HOME directory of the machine itself."""
+        """Return the script that starts a container, in the HOME directory of the machine itself."""
         return f".muster/boot-{self.cluster}.sh"
 
     @property
@@ -69,7 +69,7 @@ class HeadService(Struct, frozen=True, kw_only=True):
 
 
 class ServiceStep(Struct, frozen=True, kw_only=True):
-    """A ServiceStep is a line of bash on the head; `text` is its variable MUSTER_TEXT, shown nowhere."""
+    """A line of bash on the head; `text` is its variable MUSTER_TEXT, shown nowhere."""
 
     command: str
     text: str = ""
@@ -77,7 +77,7 @@ class ServiceStep(Struct, frozen=True, kw_only=True):
 
 
 class InstalledService(Struct, frozen=True, kw_only=True):
-    """An InstalledService says what starts the monitor after a reboot; `note` is for the user."""
+    """Says what starts the monitor after a reboot; `note` is for the user."""
 
     started_by: StartedBy
     note: str = ""
@@ -101,12 +101,12 @@ NOTES = {
 
 
 def monitor_script(service: HeadService) -> str:
-    """Returns the script that becomes the monitor."""
+    """Return the script that becomes the monitor."""
     return _script(service, [*_checked(service), f"exec {_words(service.command)}"])
 
 
 def boot_script(service: HeadService) -> str:
-    """Returns the script that starts Ray again; each command as the updater runs it, in a login shell."""
+    """Return the script that starts Ray again; each command as the updater runs it, in a login shell."""
     lines = [f"bash --login -c {shlex.quote(command)} || exit 1" for command in service.boot_commands]
     if service.address:  # what a GCS that crashed has left would keep a new one from starting
         words = " ".join(f"-e --gcs{sign}address={shlex.quote(service.address)}" for sign in "-_")
@@ -121,7 +121,7 @@ def _checked(service: HeadService) -> list[str]:
 
 
 def supervisor_script(service: HeadService) -> str:
-    """Returns the script that becomes the supervisor; with an argument it starts Ray first."""
+    """Return the script that becomes the supervisor; with an argument it starts Ray first."""
     before, monitor = (shlex.quote(service.file(name)) for name in ("boot.sh", "monitor.sh"))
     run = _words((service.python, "-m", "muster.host.supervisor", "run", service.directory))
     mark = f"export {MARK}={service.cluster}"
@@ -131,7 +131,7 @@ def supervisor_script(service: HeadService) -> str:
 
 
 def machine_script(service: HeadService) -> str:
-    """Returns the script that starts the container again, and in it Ray and the supervisor.
+    """Return the script that starts the container again, and in it Ray and the supervisor.
 
     The program may need a while after a reboot. The files in the container are still there: it was stopped.
     """
@@ -149,7 +149,7 @@ def machine_script(service: HeadService) -> str:
 
 
 def unit_text(service: HeadService, started_by: StartedBy) -> str:
-    """Returns the unit of the supervisor; a Ray that it has started again outlives it."""
+    """Return the unit of the supervisor; a Ray that it has started again outlives it."""
     target = "multi-user.target" if started_by is StartedBy.SYSTEMD else "default.target"
     if service.container:
         return (
@@ -170,7 +170,7 @@ def unit_text(service: HeadService, started_by: StartedBy) -> str:
 
 
 def ray_unit_text(service: HeadService, started_by: StartedBy) -> str:
-    """Returns the unit that starts Ray at boot; it is enabled, never started by us: Ray runs already."""
+    """Return the unit that starts Ray at boot; it is enabled, never started by us: Ray runs already."""
     target = "multi-user.target" if started_by is StartedBy.SYSTEMD else "default.target"
     return (
         f"[Unit]\nDescription=Ray head of cluster {service.cluster}\n"
@@ -182,7 +182,7 @@ def ray_unit_text(service: HeadService, started_by: StartedBy) -> str:
 
 
 def cron_line(service: HeadService) -> str:
-    """Returns the line of the crontab, which begins with the cluster's name; `%` is special there."""
+    """Return the line of the crontab, which begins with the cluster's name; `%` is special there."""
     script, log = (shlex.quote(service.file(name)) for name in ("supervisor.sh", "supervisor.log"))
     line = f"sh {script} boot >> {log} 2>&1 < /dev/null"
     if service.container:
@@ -195,7 +195,7 @@ def _cron_start(cluster: str) -> str:
 
 
 def install_steps(service: HeadService, started_by: StartedBy) -> tuple[ServiceStep, ...]:
-    """Returns what installs and starts the service; one that runs is replaced."""
+    """Return what installs and starts the service; one that runs is replaced."""
     files = {
         "monitor.sh": monitor_script(service),
         "boot.sh": boot_script(service),
@@ -261,7 +261,7 @@ remove_session() {
 
 
 def disable_line(cluster: str) -> str:
-    """Returns the line that removes what would start a cluster's monitor again; harmless where nothing is."""
+    """Return the line that removes what would start a cluster's monitor again; harmless where nothing is."""
     lines = []
     for started_by in (StartedBy.SYSTEMD, StartedBy.USER_SYSTEMD):
         folder, systemctl = _systemd(started_by)
@@ -275,7 +275,7 @@ def disable_line(cluster: str) -> str:
 
 
 def removal_line(cluster: str, node_id: str = "") -> str:
-    """Returns the line that removes everything a head leaves on its machine, except for processes.
+    """Return the line that removes everything a head leaves on its machine, except for processes.
 
     The cluster file and its keys may be those of another cluster, and the directory may be the launcher's, or
     that of the head which has followed the node, where hosts share a HOME directory.
@@ -298,7 +298,7 @@ def removal_line(cluster: str, node_id: str = "") -> str:
 
 
 def stop_line(cluster: str) -> str:
-    """Returns the line that ends a cluster's supervisor and monitor, which are known by their environment."""
+    """Return the line that ends a cluster's supervisor and monitor, which are known by their environment."""
     find = f"grep -lzxsF -e {MARK}={cluster} /proc/[0-9]*/environ"
     return f"""\
 running() {{ {find} | while read -r f; do f=${{f%/environ}}; [ -O $f ] && echo ${{f#/proc/}}; done; }}
@@ -311,7 +311,7 @@ echo "these processes do not end:" $P >&2; exit 1"""
 
 
 async def install_service(runner: CommandRunner, service: HeadService) -> InstalledService:
-    """Installs and starts the monitor on the head. Raises RemoteError when its supervisor does not start."""
+    """Install and start the monitor on the head. Raises RemoteError when its supervisor does not start."""
     answer = (await runner.run(DETECT, where=RunWhere.HOST)).split()
     started_by = next((one for one in StartedBy if one.name in answer[-1:]), StartedBy.NOBODY)
     try:
@@ -326,7 +326,7 @@ async def install_service(runner: CommandRunner, service: HeadService) -> Instal
 
 
 async def remove_service(runner: CommandRunner, cluster: str) -> None:
-    """Removes what would start the monitor of a cluster again, then ends it; its other files stay."""
+    """Remove what would start the monitor of a cluster again, then ends it; its other files stay."""
     await runner.run(disable_line(cluster), where=RunWhere.HOST)
     with contextlib.suppress(CommandFailed):  # no container yet; what does not end, the release kills
         await runner.run(stop_line(cluster))
@@ -359,13 +359,13 @@ def _systemd(started_by: StartedBy) -> tuple[str, str]:
 
 
 def _stop(service: HeadService) -> ServiceStep:
-    """Ends an earlier supervisor; one that had to be killed has left the file for which `_wait` looks."""
+    """End an earlier supervisor; one that had to be killed has left the file for which `_wait` looks."""
     state = shlex.quote(service.file("supervisor.json"))
     return ServiceStep(command=f"( {stop_line(service.cluster)} ) && rm -f {state}")
 
 
 def _wait(service: HeadService) -> str:
-    """Returns a line that ends once the supervisor has started its program, or fails with the log's end."""
+    """Return a line that ends once the supervisor has started its program, or fails with the log's end."""
     state, log = (shlex.quote(service.file(name)) for name in ("supervisor.json", "supervisor.log"))
     return (
         f"for i in $(seq {_START_S * 5}); do [ -s {state} ] && exit 0; sleep 0.2; done; "
@@ -374,7 +374,7 @@ def _wait(service: HeadService) -> str:
 
 
 def _crontab(cluster: str, line: str = "") -> str:
-    """Returns a line that replaces the cluster's line of the crontab; without a new one it is removed."""
+    """Return a line that replaces the cluster's line of the crontab; without a new one it is removed."""
     old = shlex.quote(f"^{_cron_start(cluster)}".replace(".", "[.]"))
     add = f" echo {shlex.quote(line)};" if line else ""
     is_there = "" if line else f"crontab -l 2>/dev/null | grep -q -e {old} || exit 0; "
@@ -391,6 +391,6 @@ def _words(words: Sequence[str]) -> str:
 
 
 def _unit_word(path: str) -> str:
-    """Returns a path as systemd reads it: in double quotes, `%` doubled."""
+    """Return a path as systemd reads it: in double quotes, `%` doubled."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'

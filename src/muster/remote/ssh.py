@@ -1,4 +1,4 @@
-"""Runs commands on one machine with OpenSSH's own `ssh` and `rsync`, all over one shared connection.
+"""Run commands on one machine with OpenSSH's own `ssh` and `rsync`, all over one shared connection.
 
 `SshRunner` is what the updater, the launcher and the on-premise provider use. It must not block: each command
 is a subprocess of the running event loop.
@@ -51,7 +51,7 @@ _command_numbers = itertools.count(1)
 
 
 def control_directory() -> Path:
-    """Returns this process's private directory for the sockets of shared connections; removed at exit."""
+    """Return this process's private directory for the sockets of shared connections; removed at exit."""
     made = _control_directory(os.getpid())  # a forked child has its own: its parent's goes with the parent
     if not made.is_dir():  # somebody cleaned up
         made.mkdir(mode=0o700)
@@ -72,7 +72,7 @@ def _control_directory(owner: int) -> Path:
 
 
 class SshRunner(CommandRunner):
-    """An SshRunner implements CommandRunner over SSH.
+    """Implements CommandRunner over SSH.
 
     Runners of the same login share a connection. Host keys are pinned in `host.known_hosts` when they are
     first seen. A host that hangs is given up after 15 s without a sign of life.
@@ -103,7 +103,7 @@ class SshRunner(CommandRunner):
         where: RunWhere = RunWhere.AUTO,
         on_output: OnOutput | None = None,
     ) -> str:
-        """Runs a line of bash and returns what it wrote to standard output."""
+        """Run a line of bash and return what it wrote to standard output."""
         self._check_files()
         name = f"{control_directory().name}-{next(_command_numbers)}"
         line = remote_line(
@@ -141,7 +141,7 @@ class SshRunner(CommandRunner):
         filters: Sequence[str] = (),
         timeout_s: float = SYNC_S,
     ) -> None:
-        """Copies a file or a directory to the machine; a directory's contents go into `target`."""
+        """Copy a file or a directory to the machine; a directory's contents go into `target`."""
         local, target, directory = upload_paths(source, target, shown(self.host))
         make = f"mkdir -p -- {shlex.quote(home_relative(directory))} && " if directory else ""
         await self._rsync(
@@ -151,18 +151,18 @@ class SshRunner(CommandRunner):
         )
 
     async def sync_down(self, source: str, target: str, *, timeout_s: float = SYNC_S) -> None:
-        """Copies from the machine; as in rsync, `/` at the end of `source` means a directory's contents."""
+        """Copy from the machine; as in rsync, `/` at the end of `source` means a directory's contents."""
         local = os.path.abspath(os.path.expanduser(target)) + ("/" if target.endswith("/") else "")
         os.makedirs(os.path.dirname(local), exist_ok=True)
         await self._rsync(["--", remote_path(self.host, source), local], "rsync", timeout_s)
 
     def shell(self, command: str = "", *, forward: Sequence[tuple[int, int]] = ()) -> list[str]:
-        """Returns the arguments of a process that is the user's terminal there; `forward`: (here, there)."""
+        """Return the arguments of a process that is the user's terminal there; `forward`: (here, there)."""
         line = f"bash --login -i -c {shlex.quote(command)}" if command else ""
         return terminal_arguments(self.host, line, socket=self._socket, forward=forward)
 
     async def close(self) -> None:
-        """Ends the shared connection after the commands that use it; the next one makes a new one."""
+        """End the shared connection after the commands that use it; the next one makes a new one."""
         if not os.path.exists(self._socket):
             return
         argv = ["ssh", "-O", "stop", *ssh_options(self.host, socket=self._socket), "--", self.host.ip]
@@ -188,7 +188,7 @@ class SshRunner(CommandRunner):
             self._check(SSH_FAILED if code and own_words(_read(log)) else code, "rsync", output, log)
 
     def _check(self, code: int, command: str, output: CommandOutput, log: Path) -> None:
-        """Raises what a code other than 0 means: ssh writes to `log` only when it was ssh that failed."""
+        """Raise what a code other than 0 means: ssh writes to `log` only when it was ssh that failed."""
         said = _read(log)
         if code == SSH_FAILED and own_words(said):
             raise explain_ssh(self.host, said)
@@ -196,7 +196,7 @@ class SshRunner(CommandRunner):
             raise explain_command(shown(self.host), command, code, output.last_lines())
 
     def _check_files(self) -> None:
-        """Raises where ssh would ignore the key; what it says then is about something else."""
+        """Raise where ssh would ignore the key; what it says then is about something else."""
         if not self.host.private_key:
             return
         try:
@@ -213,7 +213,7 @@ class SshRunner(CommandRunner):
             )
 
     async def _end_there(self, command_id: str) -> None:
-        """Ends what a command started, when the machine can still be asked."""
+        """End what a command started, when the machine can still be asked."""
         if not os.path.exists(self._socket):
             return  # it never got there
         with _log_file(f"end-{command_id}") as log, contextlib.suppress(asyncio.TimeoutError, OSError):

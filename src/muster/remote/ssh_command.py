@@ -1,4 +1,4 @@
-"""Builds the command lines of `ssh` and `rsync`, and explains what they complain about. Pure.
+"""Build the command lines of `ssh` and `rsync`, and explains what they complain about. Pure.
 
 Called by `SshRunner`. Whatever a field holds reaches the other side as that text: no shell of this computer
 reads it, and the shell over there reads only the command itself.
@@ -29,21 +29,21 @@ _READ_SECRETS = "IFS= read -r -d '' MUSTER_GIVEN; eval \"$MUSTER_GIVEN\"; unset 
 
 
 def shown(host: Host) -> str:
-    """Returns how errors name a host."""
+    """Return how errors name a host."""
     known = f"{host.instance_id} ({host.ip})" if host.instance_id not in ("", host.ip) else host.ip
     return known if host.port == 22 else f"{known} port {host.port}"
 
 
 def check_host(host: Host) -> None:
-    """Raises where an address or a user cannot be one; they would be options of ssh, or worse."""
+    """Raise where an address or a user cannot be one; they would be options of ssh, or worse."""
     if not _ADDRESS.fullmatch(host.ip):
-        raise RemoteError(f"{host.ip!r} is no address of a host: write an IP address or a host name")
+        raise RemoteError(f"{host.ip!r} is not the address of a host: write an IP address or a host name")
     if host.user and not _USER.fullmatch(host.user):
-        raise RemoteError(f"{host.user!r} is no user of {host.ip}: set auth.ssh_user to a plain name")
+        raise RemoteError(f"{host.user!r} is not a user of {host.ip}: set auth.ssh_user to a plain name")
 
 
 def ssh_options(host: Host, *, socket: str = "", connect_s: float = CONNECT_S) -> list[str]:
-    """Returns the options of `ssh` and of rsync's ssh; without a `socket` the connection is not shared."""
+    """Return the options of `ssh` and of rsync's ssh; without a `socket` the connection is not shared."""
     options = {
         "StrictHostKeyChecking": "accept-new" if host.strict_host_keys else "no",
         "UserKnownHostsFile": _quoted(host.known_hosts)
@@ -77,7 +77,7 @@ def ssh_options(host: Host, *, socket: str = "", connect_s: float = CONNECT_S) -
 
 
 def ssh_arguments(host: Host, line: str, *, socket: str, log: str, connect_s: float = CONNECT_S) -> list[str]:
-    """Returns the process that runs one line on a host; what ssh itself has to say goes to the file `log`."""
+    """Return the process that runs one line on a host; what ssh itself has to say goes to the file `log`."""
     options = ssh_options(host, socket=socket, connect_s=connect_s)
     return ["ssh", "-T", "-E", log, "-o", "BatchMode=yes", *options, "--", host.ip, line]
 
@@ -85,7 +85,7 @@ def ssh_arguments(host: Host, line: str, *, socket: str, log: str, connect_s: fl
 def terminal_arguments(
     host: Host, line: str, *, socket: str, forward: Sequence[tuple[int, int]]
 ) -> list[str]:
-    """Returns the process of a user's terminal; forwarded ports have a connection that ends with it."""
+    """Return the process of a user's terminal; forwarded ports have a connection that ends with it."""
     options = ssh_options(host, socket="" if forward else socket)
     ports = [part for here, there in forward for part in ("-L", f"{here}:localhost:{there}")]
     if ports:  # one that is taken here is an error, not a warning above the output of the command
@@ -102,7 +102,7 @@ def remote_line(
     command_id: str = "",
     marks: Mapping[str, str] = {},
 ) -> str:
-    """Returns what the shell of the user over there is given: bash, the environment, the command.
+    """Return what the shell of the user over there is given: bash, the environment, the command.
 
     An interactive login shell reads what users put into their .bashrc and .profile. By its id and `marks` a
     command is found when it must end early: bash itself has them, from before it reads a profile.
@@ -124,23 +124,25 @@ def _assignments(environment: Mapping[str, str]) -> str:
 
 
 def secrets_input(secrets: Mapping[str, str]) -> bytes:
-    """Returns what a command with secrets reads from standard input before it starts."""
+    """Return what a command with secrets reads from standard input before it starts."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in checked_names(secrets).items()]
     return ("\n".join(exports) + "\0").encode("utf-8", "surrogateescape") if exports else b""
 
 
 def checked_names(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Raises where a name cannot be one of a variable, or a value cannot be passed at all."""
+    """Raise where a name cannot be one of a variable, or a value cannot be passed at all."""
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
-            raise RemoteError(f"{name!r} is no name of an environment variable: use letters, digits and _")
+            raise RemoteError(
+                f"{name!r} is not the name of an environment variable: use letters, digits and _"
+            )
         if "\0" in value:
             raise RemoteError(f"the value of the environment variable {name} has a NUL byte: remove it")
     return environment
 
 
 def end_line(command_id: str) -> str:
-    """Returns a line that ends the processes of a command, first politely; Linux only."""
+    """Return a line that ends the processes of a command, first politely; Linux only."""
     find = f"grep -lzxs {shlex.quote(f'{COMMAND_ID}={command_id}')} /proc/[0-9]*/environ"
     send = 'for f in $({find}); do p=${{f#/proc/}}; kill -{signal} "${{p%/environ}}" 2>/dev/null; done'
     both = [send.format(find=find, signal=signal) for signal in ("TERM", "KILL")]
@@ -148,21 +150,21 @@ def end_line(command_id: str) -> str:
 
 
 def rsync_arguments(host: Host, *, socket: str, log: str, rsync_path: str = "rsync") -> list[str]:
-    """Returns the start of an rsync command line; what follows is never read by a shell (`-s`)."""
+    """Return the start of an rsync command line; what follows is never read by a shell (`-s`)."""
     ssh = ["ssh", "-E", log, "-o", "BatchMode=yes", *ssh_options(host, socket=socket)]
     quoted = " ".join("'" + part.replace("'", "''") + "'" for part in ssh)  # rsync's own rules
     return ["rsync", "-az", "-s", "--timeout=120", "-e", quoted, "--rsync-path", rsync_path]
 
 
 def remote_path(host: Host, path: str) -> str:
-    """Returns a path over there for rsync, which knows no `~` when no shell reads it."""
+    """Return a path over there for rsync, which knows no `~` when no shell reads it."""
     path = home_relative(path)
     address = f"[{host.ip}]" if ":" in host.ip and not host.ip.startswith("[") else host.ip
     return f"{address}:{path}"
 
 
 def home_relative(path: str) -> str:
-    """Returns a path for programs that start in HOME and know no `~`.
+    """Return a path for programs that start in HOME and know no `~`.
 
     Example:
         >>> [home_relative(path) for path in ("~", "~/a b/", "/x", "x", "~root/y")]
@@ -188,12 +190,12 @@ def upload_paths(source: str, target: str, where: str) -> tuple[str, str, str]:
 
 
 def selection(exclude: Sequence[str], filters: Sequence[str]) -> list[str]:
-    """Returns rsync's arguments for `rsync_exclude` and `rsync_filter` of the cluster file."""
+    """Return rsync's arguments for `rsync_exclude` and `rsync_filter` of the cluster file."""
     return [f"--exclude={one}" for one in exclude] + [f"--filter=dir-merge,- {one}" for one in filters]
 
 
 def fill_proxy_command(template: str, *, instance_id: str = "", region: str = "", ip: str = "") -> str:
-    """Returns a proxy command with {instance_id}, {region} and {ip} as single words, whatever they hold.
+    """Return a proxy command with {instance_id}, {region} and {ip} as single words, whatever they hold.
 
     Example:
         >>> fill_proxy_command("tunnel {region} {instance_id} %p", instance_id="i 1", region="x")
@@ -205,7 +207,7 @@ def fill_proxy_command(template: str, *, instance_id: str = "", region: str = ""
 
 
 def socket_name(host: Host) -> str:
-    """Returns a short name by which runners of the same login share one connection."""
+    """Return a short name by which runners of the same login share one connection."""
     login = (host.ip, host.user, host.port, host.private_key, host.proxy_command, host.instance_id)
     return hashlib.sha256(repr((login, host.known_hosts, host.strict_host_keys)).encode()).hexdigest()[:12]
 
@@ -215,7 +217,7 @@ _REASONS: tuple[tuple[str, type[RemoteError], str], ...] = (
     (
         r"IDENTIFICATION HAS CHANGED|Host key verification failed|host key .* has changed",
         HostKeyChanged,
-        "{name} has another host key than before: if it was installed anew, remove its line from {pins}; "
+        "{name} has another host key than before: if it was reinstalled, remove its line from {pins}; "
         "otherwise somebody may be between you and it",
     ),
     (
@@ -259,13 +261,13 @@ _NOISE = re.compile(r"ControlSocket .* already exists|Shared connection to|mux_c
 
 
 def own_words(log: str) -> list[str]:
-    """Returns what ssh complained about, without what it says of its shared connections."""
+    """Return what ssh complained about, without what it says of its shared connections."""
     lines = (line.strip() for line in log.splitlines())
     return [line for line in lines if line and not set(line) <= {"@"} and not _NOISE.search(line)]
 
 
 def explain_ssh(host: Host, log: str) -> RemoteError:
-    """Returns the error of a connection that could not be made, or that broke, with the fix."""
+    """Return the error of a connection that could not be made, or that broke, with the fix."""
     lines = own_words(log)
     text, last = "\n".join(lines), lines[-1] if lines else "the connection broke"
     if host.proxy_command and re.search(r"banner|UNKNOWN port|Connection closed", text):
@@ -301,7 +303,7 @@ _FAILURES = (
 
 
 def explain_command(name: str, command: str, exit_code: int, last_lines: Sequence[str]) -> CommandFailed:
-    """Returns the error of a command that failed on a host; `last_lines` of its output say more."""
+    """Return the error of a command that failed on a host; `last_lines` of its output say more."""
     text = "\n".join(last_lines)
     head = command.strip().splitlines()[0] if command.strip() else "nothing"
     head = head if len(head) <= 80 else head[:77] + "..."
@@ -319,6 +321,6 @@ def explain_command(name: str, command: str, exit_code: int, last_lines: Sequenc
 
 
 def _quoted(path: str) -> str:
-    """Returns a path for an option of ssh that takes several of them."""
+    """Return a path for an option of ssh that takes several of them."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'

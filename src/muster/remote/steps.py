@@ -1,4 +1,4 @@
-"""Decides what is done on a machine to make it a node, as values; `MachineSetup` does it. Pure.
+"""Decide what is done on a machine to make it a node, as values; `MachineSetup` does it. Pure.
 
 There are five steps: wait until it answers, copy files, initialise the machine, set it up, start the
 runtime. What a machine has already, by the hashes in its tags, is left out.
@@ -32,7 +32,7 @@ HEAD_START_S = 300.0
 
 
 class StepKind(Enum):
-    """A StepKind is one of the five steps; its value is the name of its log file."""
+    """One of the five steps; its value is the name of its log file."""
 
     WAIT = "wait"
     SYNC = "sync"
@@ -51,11 +51,11 @@ STATUS = {
 
 
 class WaitReady(Struct, frozen=True):
-    """A WaitReady waits until the machine answers."""
+    """Waits until the machine answers."""
 
 
 class CopyFiles(Struct, frozen=True, kw_only=True):
-    """A CopyFiles copies a file or a directory to the machine."""
+    """Copies a file or a directory to the machine."""
 
     source: str
     target: str
@@ -65,7 +65,7 @@ class CopyFiles(Struct, frozen=True, kw_only=True):
 
 
 class RunCommand(Struct, frozen=True, kw_only=True):
-    """A RunCommand runs one line of the cluster file."""
+    """Runs one line of the cluster file."""
 
     command: str
     where: RunWhere = RunWhere.AUTO
@@ -75,7 +75,7 @@ class RunCommand(Struct, frozen=True, kw_only=True):
 
 
 class PrepareContainer(Struct, frozen=True, kw_only=True):
-    """A PrepareContainer starts the container, where there is one."""
+    """Starts the container, where there is one."""
 
     as_head: bool
     file_mounts: Mapping[str, str]
@@ -86,14 +86,14 @@ Work: TypeAlias = WaitReady | CopyFiles | RunCommand | PrepareContainer
 
 
 class UpdateStep(Struct, frozen=True):
-    """An UpdateStep is what is done on a machine under one name; its parts follow one another."""
+    """What is done on a machine under one name; its parts follow one another."""
 
     kind: StepKind
     work: tuple[Work, ...]
 
 
 class NodeSetup(Struct, frozen=True, kw_only=True):
-    """A NodeSetup is everything that makes one machine a node, defaults applied.
+    """Everything that makes one machine a node, defaults applied.
 
     `secrets` go to the start commands on standard input.
     """
@@ -119,7 +119,7 @@ class NodeSetup(Struct, frozen=True, kw_only=True):
 def update_steps(
     setup: NodeSetup, tags: Mapping[str, str], *, is_new_container: bool = False
 ) -> tuple[UpdateStep, ...]:
-    """Returns the steps that a machine with these tags needs; `is_new_container`: nothing is in it yet."""
+    """Return the steps that a machine with these tags needs; `is_new_container`: nothing is in it yet."""
     same_runtime = bool(setup.hashes.runtime) and tags.get(TAG_RUNTIME_HASH) == setup.hashes.runtime
     same_contents = setup.hashes.contents in (None, tags.get(TAG_CONTENTS_HASH))
     syncs = is_new_container or not (same_runtime and same_contents)
@@ -144,7 +144,7 @@ def update_steps(
 
 
 def must_look_first(setup: NodeSetup, tags: Mapping[str, str]) -> bool:
-    """Returns whether the container must be looked at before the steps are known: it may be gone.
+    """Return whether the container must be looked at before the steps are known: it may be gone.
 
     A machine with our tags whose container is not there, or lacks a mount, is set up again in a new one.
     """
@@ -157,13 +157,13 @@ def prepare_container(setup: NodeSetup, *, is_synced: bool) -> PrepareContainer:
 
 
 def final_tags(hashes: RuntimeHashes) -> dict[str, str]:
-    """Returns the tags of a machine that is set up."""
+    """Return the tags of a machine that is set up."""
     contents = {} if hashes.contents is None else {TAG_CONTENTS_HASH: hashes.contents}
     return {TAG_STATUS: UP_TO_DATE, TAG_RUNTIME_HASH: hashes.runtime, **contents}
 
 
 def copies(setup: NodeSetup) -> tuple[CopyFiles, ...]:
-    """Returns the copies of `file_mounts`, then of `cluster_synced_files`; `rsync-up` makes them too."""
+    """Return the copies of `file_mounts`, then of `cluster_synced_files`; `rsync-up` makes them too."""
     wanted = [(there, here, False) for there, here in setup.file_mounts.items()]
     wanted += [(path, path, True) for path in setup.synced_files]
     return tuple(
@@ -244,7 +244,7 @@ def _from_file(config: ClusterConfig, node_type: str, *, is_head: bool) -> dict[
 
 
 def override_environment(resources: Mapping[str, float], labels: Mapping[str, str]) -> dict[str, str]:
-    """Returns what `ray start` reads to offer what the cluster file says, not what it finds.
+    """Return what `ray start` reads to offer what the cluster file says, not what it finds.
 
     Example:
         >>> override_environment({"CPU": 2.0, "x": 0.5}, {})
@@ -256,7 +256,7 @@ def override_environment(resources: Mapping[str, float], labels: Mapping[str, st
 
 
 def log_name(node: str, kind: StepKind) -> str:
-    """Returns where the log of one step is, below the directory of logs; a node's name may be any text."""
+    """Return where the log of one step is, below the directory of logs; a node's name may be any text."""
     plain = (
         "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in node).lstrip(".") or "_"
     )

@@ -1,4 +1,4 @@
-"""Makes wheels of what runs here: muster from its source tree or its installed files, and its dependencies.
+"""Make wheels of what runs here: muster from its source tree or its installed files, and its dependencies.
 
 Called by `remote.install`, which puts them on a host. Needs no build tool and no package index: a wheel is a
 zip of files that are here already. The same files always make the same bytes.
@@ -41,7 +41,7 @@ _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 @dataclass(frozen=True)
 class Wheel:
-    """A Wheel is a file that `pip install` takes."""
+    """A file that `pip install` takes."""
 
     path: Path
     name: str
@@ -49,12 +49,12 @@ class Wheel:
 
 
 def running_digest() -> str:
-    """Returns what tells this muster from another one of the same version."""
+    """Return what tells this muster from another one of the same version."""
     return package_digest(os.path.dirname(muster.__file__))
 
 
 def package_digest(folder: str) -> str:
-    """Returns a digest of the files below; its source runs on hosts as well, where there is only Python."""
+    """Return a digest of the files below; its source runs on hosts as well, where there is only Python."""
     import hashlib
     import os
 
@@ -70,7 +70,7 @@ def package_digest(folder: str) -> str:
 
 
 def source_tree() -> Path | None:
-    """Returns the directory with the sources that run now; None when muster was installed from a wheel."""
+    """Return the directory with the sources that run now; None when muster was installed from a wheel."""
     package = Path(muster.__file__).parent
     root = package.parent.parent
     is_ours = package.parent.name == "src" and (root / "pyproject.toml").is_file()
@@ -78,7 +78,7 @@ def source_tree() -> Path | None:
 
 
 def muster_wheel(target: Path) -> Wheel:
-    """Writes the wheel of the muster that runs now into the directory `target`."""
+    """Write the wheel of the muster that runs now into the directory `target`."""
     found = _distribution(DISTRIBUTION)
     if source_tree() is None:
         return repacked(DISTRIBUTION, target)
@@ -91,12 +91,12 @@ def muster_wheel(target: Path) -> Wheel:
     version = b"Version: " + muster.__version__.encode()
     text = about["METADATA"].read_bytes()
     files[f"{stem}.dist-info/METADATA"] = re.sub(rb"(?m)^Version: .*$", version, text, count=1)
-    files[f"{stem}.dist-info/WHEEL"] = _PURE.encode()  # an editable install has a tag of its own
+    files[f"{stem}.dist-info/WHEEL"] = _PURE.encode()  # an editable install has its own tag
     return _written(target, f"{stem}-py3-none-any", files)
 
 
 def repacked(name: str, target: Path) -> Wheel:
-    """Writes a wheel of an installed distribution, of the files in its RECORD; one made before is kept.
+    """Write a wheel of an installed distribution, of the files in its RECORD; one made before is kept.
 
     Raises RemoteError when the installed files are not all there, or were not installed from a wheel.
     """
@@ -119,7 +119,7 @@ def repacked(name: str, target: Path) -> Wheel:
 
 
 def closure(extras: Iterable[str] = (), *, name: str = DISTRIBUTION) -> dict[str, str]:
-    """Returns what a distribution needs, with the versions that are installed here, itself left out.
+    """Return what a distribution needs, with the versions that are installed here, itself left out.
 
     What a marker asks for on this platform is installed here, and what is not installed was not asked for:
     the host has the same platform and Python, so no marker has to be evaluated.
@@ -165,14 +165,14 @@ def _distribution(name: str) -> metadata.Distribution:
 
 
 def _about(found: metadata.Distribution) -> dict[str, Path]:
-    """Returns the files of the dist-info directory that a wheel has."""
+    """Return the files of the dist-info directory that a wheel has."""
     folder = _info_directory(found)
     return {name: path for name, path in _files_below(folder) if name not in _LEFT_OUT}
 
 
 def _info_directory(found: metadata.Distribution) -> Path:
     for file in found.files or ():
-        if file.name == "METADATA" and file.parent.name.endswith(".dist-info"):
+        if len(file.parts) == 2 and file.name == "METADATA" and file.parts[0].endswith(".dist-info"):
             return Path(str(found.locate_file(file))).parent
     raise RemoteError(
         f"{found.metadata['Name']} has no list of its files here (a package of the system?), so it cannot be "
@@ -181,7 +181,7 @@ def _info_directory(found: metadata.Distribution) -> Path:
 
 
 def _installed(found: metadata.Distribution, data_folder: str) -> Iterator[tuple[str, Path]]:
-    """Yields the name inside the wheel and the file, for everything but dist-info and compiled modules."""
+    """Yield the name inside the wheel and the file, for everything but dist-info and compiled modules."""
     made = {entry.name for entry in found.entry_points if entry.group in ("console_scripts", "gui_scripts")}
     for file in found.files or ():
         path = Path(str(found.locate_file(file)))
@@ -206,7 +206,7 @@ def _installed(found: metadata.Distribution, data_folder: str) -> Iterator[tuple
 
 
 def _outside(parts: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns where a wheel keeps a file that is installed beside site-packages; None: it is left out."""
+    """Return where a wheel keeps a file that is installed beside site-packages; None: it is left out."""
     rest = tuple(part for part in parts if part != "..")
     if rest and rest[0] == "bin":
         return ("scripts", *rest[1:])
@@ -216,14 +216,14 @@ def _outside(parts: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def _script(path: Path) -> bytes:
-    """Returns a script with the first line that pip replaces by the Python of its new place."""
+    """Return a script with the first line that pip replaces by the Python of its new place."""
     data = path.read_bytes()
     first, newline, rest = data.partition(b"\n")
     return b"#!python" + newline + rest if first.startswith(b"#!") and b"python" in first else data
 
 
 def _tags(text: str) -> str:
-    """Returns the end of the wheel's name, tags of one kind written together: `py2.py3-none-any`."""
+    """Return the end of the wheel's name, tags of one kind written together: `py2.py3-none-any`."""
     lines = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("Tag:")]
     columns = zip(*(line.split("-") for line in lines), strict=True)
     return "-".join(".".join(dict.fromkeys(column)) for column in columns)
@@ -239,7 +239,7 @@ def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _written(target: Path, stem: str, files: Files) -> Wheel:
-    """Writes the zip, the list of its files last, as tools expect; one file at a time is in memory."""
+    """Write the zip, the list of its files last, as tools expect; one file at a time is in memory."""
     name, version = stem.split("-")[:2]
     record = f"{name}-{version}.dist-info/RECORD"
     target.mkdir(parents=True, exist_ok=True)
@@ -256,12 +256,12 @@ def _written(target: Path, stem: str, files: Files) -> Wheel:
 
 
 def _add(archive: zipfile.ZipFile, inner: str, data: bytes, *, is_program: bool = False) -> None:
-    """Keeps the permission to run: Ray's programs lie among its modules."""
+    """Keep the permission to run: Ray's programs lie among its modules."""
     entry = zipfile.ZipInfo(inner, _FIRST_DAY)
     entry.external_attr = (stat.S_IFREG | (0o755 if is_program else 0o644)) << 16
     archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=1)
 
 
 def _escaped(name: str) -> str:
-    """Returns a distribution's name as file names have it."""
+    """Return a distribution's name as file names have it."""
     return re.sub(r"[-_.]+", "_", name).lower()

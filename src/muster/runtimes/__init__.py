@@ -1,1 +1,1 @@
-"""Adapts running clusters to the ports of `muster.cluster`."""
+"""Adapt running clusters to the ports of `muster.cluster`."""

@@ -1,1 +1,1 @@
-"""Simulates clusters and experiments deterministically, under the real controllers."""
+"""Simulate clusters and experiments deterministically, under the real controllers."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from tests.mistakes.views import assert_line
 from tests.support.builders import cloud_instance
 
 from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of, unowned, without_record
 from muster.cluster.model import NodeKind
-from muster.config.schema import ClusterConfig, NodeTypeConfig, ProviderConfig
+from muster.config.schema import ClusterConfig, Market, NodeTypeConfig, OfferConfig, ProviderConfig
 
 CONFIG = ClusterConfig(
     cluster_name="c1",
@@ -44,6 +45,20 @@ def test_the_price_is_that_of_the_file_and_not_known_where_one_is_missing():
     free = {**LISTED, "m-3": cloud_instance("m-3", node_type="free")}
     assert unowned(CONFIG, free, none).price_per_hour is None
     assert unowned(CONFIG, free, none).machines[1].request_id == "r-2"
+
+
+def test_a_machine_costs_what_its_offer_costs():
+    offers = (OfferConfig(zone="a", market=Market.SPOT, price_per_hour=0.2), OfferConfig(price_per_hour=0.7))
+    types = {"cpu": NodeTypeConfig(price_per_hour=9.0, offers=offers)}
+    places = (("a", "spot"), ("b", "on-demand"), ("b", "spot"))
+    listed = [cloud_instance(f"m-{z}{m}", node_type="cpu", zone=z, market=m) for z, m in places]
+    config, none = replace(CONFIG, available_node_types=types), HeadAnswer(state=HeadState.NONE, detail="")
+    found = unowned(config, {one.cloud_id: one for one in listed}, none)
+    assert {one.cloud_id: one.price_per_hour for one in found.machines} == {
+        "m-aspot": 0.2,
+        "m-bon-demand": 0.7,
+        "m-bspot": 9.0,
+    }
 
 
 def test_a_listed_head_that_was_not_started_from_here_cannot_be_asked():

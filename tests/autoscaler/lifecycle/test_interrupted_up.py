@@ -44,7 +44,7 @@ def rack(hosts, tmp_path):
 
 
 def send_after(rack, words, wait_s, *signals):
-    """Starts `up`, sends signals a while after a step was announced, and returns what was printed."""
+    """Start `up`, send signals a while after a step was announced, and returns what was printed."""
     process = rack.start("up", "FILE", "-y", "--no-check")
     lines = []
 
@@ -66,7 +66,7 @@ def send_after(rack, words, wait_s, *signals):
 
 
 def moment(rack, number, name):
-    """Returns when `up` is interrupted; the later ones of a series start a real Ray."""
+    """Return when `up` is interrupted; the later ones of a series start a real Ray."""
     draw = random.Random(f"{name}-{SEED}-{number}")
     words, wait_s = draw.choice(POINTS), draw.uniform(0.0, 1.5)
     if number < FIRST_WITH_RAY:

@@ -85,7 +85,7 @@ def test_the_class_runs_the_commands_completes_the_heads_file_and_gets_its_machi
     assert (tmp_path / "m-1" / "notes").read_text() == "hello"
     assert (tmp_path / "steps").read_text() == "set up\n"
     assert ("127.0.0.1", "setting up") in steps and ("127.0.0.1", "starting Ray") in steps
-    assert json.loads((tmp_path / "nodes.json").read_text()) == {}  # given back
+    assert json.loads((tmp_path / "nodes.json").read_text()) == {}  # released
     assert read_record(session.home) is None
 
 

@@ -1,4 +1,4 @@
-"""Verifies any PackSolution against its PackProblem; shared by the tests of both engines.
+"""Verify any PackSolution against its PackProblem; shared by the tests of both engines.
 
 `broken_rules` reads what every engine returns. `broken_rules_in_detail` reads every single machine of an
 engine that returns them (cost: `solve_detailed`). Both return sentences; an empty list means the plan holds.
@@ -61,7 +61,7 @@ def broken_rules_in_detail(problem: PackProblem, detail) -> list[str]:
                 found.append(f"bin {number} lacks {have.lacks(need)} for {kind}")
         found += _bin_keeps_apart(problem, number, load, labels[number])
     if any(not load for _, load in detail.machines):
-        found.append("a machine is bought for nothing")
+        found.append("a machine is launched for nothing")
     found += _details_add_up(problem, detail)
     found += _gang_pieces(problem, loads, labels)
     return found
@@ -138,7 +138,7 @@ def _in_effect(selectors: tuple) -> tuple:
 def _is_option(
     bundles: Sequence[Demand], seats: Sequence[tuple[tuple, int]], labels: Sequence[Mapping[str, str]]
 ) -> bool:
-    """Finds a perfect matching of bundles and pieces (augmenting paths)."""
+    """Find a perfect matching of bundles and pieces (augmenting paths)."""
     if len(bundles) != len(seats):
         return False
     fits = [
@@ -176,7 +176,7 @@ def type_capacity(node_type: NodeType) -> Resources:
 
 
 def node_capacity(problem: PackProblem, solution: PackSolution, index: int, kind: DemandKind) -> Resources:
-    """Returns what a kind of demand may use of a node, a resize under way or decided counted as done."""
+    """Return what a kind of demand may use of a node, a resize under way or decided counted as done."""
     node = problem.nodes[index]
     target = solution.resize.get(index)
     if node.resize is not None and node.resize.in_progress:

@@ -1,4 +1,4 @@
-"""Checks that equal demands are merged and split again, in the original order."""
+"""Check that equal demands are merged and split again, in the original order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from muster.cluster.planner.pack import pack
 from muster.cluster.planner.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
 
 
-def tally(placed=None, coming=None, bought=None, unplaced=0, place=0):
+def tally(placed=None, coming=None, launched=None, unplaced=0, place=0):
     counted = PlacementTally()
     counted.placed[place] = placed or {}
     counted.coming[place] = coming or {}
-    counted.bought[place] = bought or {}
+    counted.launched[place] = launched or {}
     counted.unplaced[place] = unplaced
     return counted
 
@@ -47,7 +47,7 @@ def test_running_nodes_go_to_those_who_asked_first_and_the_last_wait():
     assert found == (
         ItemOutcome(index=0, placed={"i-1": 2, "i-2": 1}),
         ItemOutcome(index=1, placed={"i-2": 1}, coming={"i-3": 1}),
-        ItemOutcome(index=2, bought={"a": 2}, unplaced=2),
+        ItemOutcome(index=2, launched={"a": 2}, unplaced=2),
     )
 
 
@@ -58,7 +58,7 @@ def test_demands_of_one_request_each_are_parted_too():
         ItemOutcome(index=0, placed={"i-1": 1}),
         ItemOutcome(index=1, placed={"i-1": 1}),
         ItemOutcome(index=2, coming={"i-3": 1}),
-        ItemOutcome(index=3, bought={"a": 1}),
+        ItemOutcome(index=3, launched={"a": 1}),
         ItemOutcome(index=4, unplaced=1),
     )
 
@@ -84,9 +84,9 @@ def test_a_request_that_an_engine_lost_has_no_place(counts):
 def test_gangs_keep_their_places_when_empty_ones_are_left_out():
     counted = CountedGangs((gang((), gang_id="empty"), gang(gang_id="full"), gang(options=())))
     assert [each.gang_id for each in counted.gangs] == ["full"]
-    assert counted.outcomes(tally(bought={"a": 2})) == (
+    assert counted.outcomes(tally(launched={"a": 2})) == (
         ItemOutcome(index=0),
-        ItemOutcome(index=1, bought={"a": 2}),
+        ItemOutcome(index=1, launched={"a": 2}),
         ItemOutcome(index=2),
     )
 

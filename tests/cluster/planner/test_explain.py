@@ -1,4 +1,4 @@
-"""Checks verdicts: one reason per request, per node and per node type."""
+"""Check verdicts: one reason per request, per node and per node type."""
 
 from __future__ import annotations
 

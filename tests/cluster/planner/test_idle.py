@@ -1,4 +1,4 @@
-"""Checks idle nodes and machines on their way that nothing waits for, through `pack`."""
+"""Check idle nodes and machines on their way that nothing waits for, through `pack`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks limits through `pack`: outdated nodes, minimums and maximums."""
+"""Check limits through `pack`: outdated nodes, minimums and maximums."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_sd_01_machines_on_their_way_count_towards_minimums(state):
 
 
 def test_no_more_are_bought_than_exist_and_those_beyond_stay_within_the_maximum():
-    """A host that left the list of its rack serves until it is idle; nothing is bought in its place."""
+    """A host that left the list of its rack serves until it is idle; nothing is launched in its place."""
     a = node_type("a", CPU4, min_nodes=4, max_nodes=8, existing=3)
     wanted = [demand(CPU4, 9)]
     assert pack(pack_request([a], demands=wanted)).launch == {"a": 3}
@@ -195,7 +195,7 @@ def test_w3_machines_bought_for_a_minimum_are_distinct_nodes():
     # 3 x 4 CPUs hold exactly 12 requests; one object three times over would hold 4.
     packing = pack(pack_request([a], demands=(demand(count=12),), max_nodes=3))
     assert packing.launch == {"a": 3}
-    assert (packing.demands[0].bought, packing.demands[0].unplaced) == ({"a": 12}, 0)
+    assert (packing.demands[0].launched, packing.demands[0].unplaced) == ({"a": 12}, 0)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_w20_nodes_that_must_go_hold_no_demand_and_take_no_room():
     assert removed(packing) == [("i-old", StopCause.OUTDATED)]
     assert packing.launch == {"a": 1}
     outcome = packing.demands[0]
-    assert (outcome.placed, outcome.bought, outcome.unplaced) == ({"i-new": 1}, {"a": 1}, 1)
+    assert (outcome.placed, outcome.launched, outcome.unplaced) == ({"i-new": 1}, {"a": 1}, 1)
 
 
 def test_w20_a_node_over_its_types_maximum_leaves_room_for_another_type():

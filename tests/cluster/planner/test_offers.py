@@ -50,28 +50,28 @@ def ask(*types, count=1, health=None, objective=Objective.COST, **changes):
     return replace(pack_request(), offers=offers, demands=wanted, objective=objective, **changes)
 
 
-def bought(*types, **changes):
-    return pack(ask(*types, **changes)).bought_offers
+def launched(*types, **changes):
+    return pack(ask(*types, **changes)).launched_offers
 
 
 @both
 def test_the_cheapest_offer_is_bought(objective):
     packing = pack(ask(gpu(), count=3, objective=objective))
-    assert (packing.launch, packing.bought_offers) == ({"gpu": 3}, {"gpu": {"a/spot": 3}})
+    assert (packing.launch, packing.launched_offers) == ({"gpu": 3}, {"gpu": {"a/spot": 3}})
     assert packing.price_per_hour == 3.0
 
 
 @both
 def test_an_offer_in_back_off_is_passed_over(objective):
     health = sold_out("gpu a/spot", "gpu b/spot")
-    assert bought(gpu(), health=health, objective=objective) == {"gpu": {"a/on-demand": 1}}
+    assert launched(gpu(), health=health, objective=objective) == {"gpu": {"a/on-demand": 1}}
 
 
 @both
 def test_an_offer_at_its_maximum_is_continued_with_the_next(objective):
     limited = gpu(replace(A_SPOT, max_nodes=2), replace(B_SPOT, max_nodes=1), A_PLAIN)
     packing = pack(ask(limited, count=5, objective=objective))
-    assert packing.bought_offers == {"gpu": {"a/spot": 2, "b/spot": 1, "a/on-demand": 2}}
+    assert packing.launched_offers == {"gpu": {"a/spot": 2, "b/spot": 1, "a/on-demand": 2}}
     assert (packing.launch, packing.price_per_hour) == ({"gpu": 5}, 10.0)
 
 
@@ -79,7 +79,7 @@ def test_an_offer_at_its_maximum_is_continued_with_the_next(objective):
 def test_the_limit_of_the_type_holds_over_all_its_offers(objective):
     limited = gpu(*(replace(each, max_nodes=2) for each in EVERY), max_nodes=3)
     packing = pack(ask(limited, count=9, objective=objective))
-    assert packing.bought_offers == {"gpu": {"a/spot": 2, "b/spot": 1}}
+    assert packing.launched_offers == {"gpu": {"a/spot": 2, "b/spot": 1}}
     assert packing.demands[0].unplaced == 6
 
 
@@ -87,33 +87,33 @@ def test_the_limit_of_the_type_holds_over_all_its_offers(objective):
 def test_nodes_count_for_the_offer_they_were_bought_from(objective):
     limited = gpu(replace(A_SPOT, max_nodes=2), B_SPOT)
     busy = pack_nodes(2, limited, available=EMPTY, offer="a/spot")
-    assert bought(limited, nodes=busy, objective=objective) == {"gpu": {"b/spot": 1}}
+    assert launched(limited, nodes=busy, objective=objective) == {"gpu": {"b/spot": 1}}
 
 
 def test_machines_that_may_come_back_count_for_their_offer():
     limited = gpu(replace(A_SPOT, max_nodes=1), B_SPOT)
     leaving = {"leaving": {"gpu": 1}, "leaving_offers": {health_key("gpu", "a/spot"): 1}}
-    assert bought(limited, **leaving) == {"gpu": {"b/spot": 1}}
+    assert launched(limited, **leaving) == {"gpu": {"b/spot": 1}}
 
 
 def test_records_that_wait_for_their_launch_will_take_the_cheapest_offers():
     limited = gpu(replace(A_SPOT, max_nodes=2), B_SPOT)
     queued = pack_nodes(2, limited, state=InstanceState.QUEUED)
-    assert bought(limited, count=3, nodes=queued) == {"gpu": {"b/spot": 1}}
+    assert launched(limited, count=3, nodes=queued) == {"gpu": {"b/spot": 1}}
 
 
 @both
 def test_equal_prices_go_to_the_first_of_the_file(objective):
     zones = [Offer(zone=zone, price_per_hour=1.0) for zone in "cab"]
-    assert bought(gpu(*zones), objective=objective) == {"gpu": {"c/on-demand": 1}}
+    assert launched(gpu(*zones), objective=objective) == {"gpu": {"c/on-demand": 1}}
 
 
 def test_an_offer_without_a_price_comes_last():
-    assert bought(gpu(Offer(zone="free"), A_PLAIN)) == {"gpu": {"a/on-demand": 1}}
+    assert launched(gpu(Offer(zone="free"), A_PLAIN)) == {"gpu": {"a/on-demand": 1}}
 
 
 def test_minimums_are_bought_from_the_cheapest_offers_too():
-    assert bought(gpu(min_nodes=2), count=0) == {"gpu": {"a/spot": 2}}
+    assert launched(gpu(min_nodes=2), count=0) == {"gpu": {"a/spot": 2}}
 
 
 def test_by_cost_a_dearer_type_is_chosen_when_the_cheap_offers_of_the_other_are_gone():
@@ -146,7 +146,7 @@ def test_auto_plans_by_cost_when_every_offer_has_a_price():
 
 def test_a_back_off_of_the_type_closes_all_its_offers():
     health = sold_out("gpu", kind=FailureKind.QUOTA)
-    assert bought(gpu(), health=health) == {}
+    assert launched(gpu(), health=health) == {}
 
 
 def verdict_of(request, subject):
@@ -226,7 +226,7 @@ def test_by_cost_no_other_choice_of_offers_is_cheaper(seed):
     else:
         assert (packing.demands[0].unplaced, packing.price_per_hour) == (0, pytest.approx(least))
     for known in types:
-        amounts = packing.bought_offers.get(known.name, {})
+        amounts = packing.launched_offers.get(known.name, {})
         assert sum(amounts.values()) == packing.launch.get(known.name, 0) <= known.max_nodes
         assert all(known.offer(name).max_nodes in (None, *range(n, 9)) for name, n in amounts.items())
 
@@ -234,7 +234,7 @@ def test_by_cost_no_other_choice_of_offers_is_cheaper(seed):
 def test_a_machine_found_without_an_offer_counts_for_the_type_only():
     limited = gpu(replace(A_SPOT, max_nodes=1), max_nodes=2)
     found = (pack_node("i-1", limited, available={}),)
-    assert bought(limited, count=2, nodes=found) == {"gpu": {"a/spot": 1}}
+    assert launched(limited, count=2, nodes=found) == {"gpu": {"a/spot": 1}}
 
 
 def test_a_machine_that_works_twice_as_fast_may_cost_nearly_twice_as_much():
@@ -247,7 +247,7 @@ def test_a_machine_that_works_twice_as_fast_may_cost_nearly_twice_as_much():
 
 def test_offers_of_types_are_compared_by_the_price_of_equal_work():
     fast = replace(gpu(A_PLAIN, speed=4.0), name="fast")
-    assert bought(gpu(A_SPOT), fast) == {"fast": {"a/on-demand": 1}}
+    assert launched(gpu(A_SPOT), fast) == {"fast": {"a/on-demand": 1}}
 
 
 def test_of_two_offers_at_one_price_the_one_with_shorter_billing_steps_comes_first():
@@ -268,7 +268,7 @@ def test_requests_for_zones_share_the_room_of_the_type(objective):
     packing = pack(replace(ask(gpu(max_nodes=5), objective=objective), demands=asked))
     assert packing.launch == {"gpu": 5}
     assert packing.pinned == {"gpu": {"b/spot": 2, "a/spot": 3}}
-    assert packing.bought_offers == packing.pinned
+    assert packing.launched_offers == packing.pinned
     assert packing.price_per_hour == 7.0
     assert sum(outcome.unplaced for outcome in packing.demands) == 2
 
@@ -284,4 +284,4 @@ def test_the_limit_of_an_offer_holds_for_requests_of_its_zone(objective):
 def test_machines_of_a_minimum_and_of_a_zone_are_launched_together(objective):
     packing = pack(replace(ask(gpu(min_nodes=1), objective=objective), demands=(in_zone("b", 1),)))
     assert (packing.launch, packing.pinned) == ({"gpu": 2}, {"gpu": {"b/spot": 1}})
-    assert packing.bought_offers == {"gpu": {"a/spot": 1, "b/spot": 1}}
+    assert packing.launched_offers == {"gpu": {"a/spot": 1, "b/spot": 1}}

@@ -1,4 +1,4 @@
-"""Checks the whole pass, mostly with the utilization engine: exact launches and exact leftovers."""
+"""Check the whole pass, mostly with the utilization engine: exact launches and exact leftovers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_outcomes_keep_the_index_of_their_demand_when_empty_ones_are_left_out():
     packing = pack(pack_request([node_type("a")], demands=demands))
     assert packing.demands == (
         ItemOutcome(index=0),
-        ItemOutcome(index=1, bought={"a": 2}),
+        ItemOutcome(index=1, launched={"a": 2}),
         ItemOutcome(index=2, unplaced=1),
         ItemOutcome(index=3),
     )
@@ -61,7 +61,7 @@ def test_outcomes_separate_running_nodes_from_those_on_their_way_and_those_being
     packing = pack(pack_request([a], nodes=nodes, max_nodes=4, demands=(demand(count=7),)))
     assert packing.launch == {"a": 2}  # one for the minimum, one more for the demand
     assert packing.demands == (
-        ItemOutcome(index=0, placed={"i-1": 1}, coming={"i-2": 1}, bought={"a": 2}, unplaced=3),
+        ItemOutcome(index=0, placed={"i-1": 1}, coming={"i-2": 1}, launched={"a": 2}, unplaced=3),
     )
     assert packing.needed == {"i-1", "i-2"}
 
@@ -94,7 +94,7 @@ def test_placements_of_the_three_kinds_are_counted_apart_and_repeats_are_added()
     packing = pack(request, lambda problem: solution if problem.demands else met)
     assert packing.launch == {"a": 1}
     assert packing.demands == (ItemOutcome(index=0, placed={"i-1": 5}, unplaced=1),)
-    assert packing.gangs == (ItemOutcome(index=0, bought={"a": 2}),)
+    assert packing.gangs == (ItemOutcome(index=0, launched={"a": 2}),)
     assert packing.constraints == (ItemOutcome(index=0, placed={"i-2": 4}, unplaced=2),)
     assert packing.resize == {"i-2": amounts({"CPU": 9})}
     assert packing.needed == {"i-1", "i-2"}
@@ -124,7 +124,7 @@ def test_sd_12_a_constraint_met_by_a_minimum_buys_nothing_more():
     a = node_type("a", min_nodes=1)
     packing = pack(pack_request([a], constraints=(Constraint(demands=(demand(),)),)))
     assert packing.launch == {"a": 1}
-    assert packing.constraints == (ItemOutcome(index=0, bought={"a": 1}),)
+    assert packing.constraints == (ItemOutcome(index=0, launched={"a": 1}),)
 
 
 def test_sd_12_a_constraint_buys_what_is_missing():
@@ -163,7 +163,7 @@ def test_sd_17_a_gang_too_big_to_share_a_node_launches_nothing():
 
 def test_sd_18_minimums_constraint_gangs_and_tasks_together():
     """By hand: 10 CPUs in all need one more t1 beside 4 + 4 + 1. The spread needs four nodes with 2 free: two
-    exist, so one more t1 is bought. The 3 x 1 pack finds only nodes with 2 free: a third t1. The 2 x 3 pack
+    exist, so one more t1 is launched. The 3 x 1 pack finds only nodes with 2 free: a third t1. The 2 x 3 pack
     never fits. What is left free (2 + 2 + 2 + 1) is exactly the seven tasks.
     """
     t1, t2 = node_type("t1", {"CPU": 4}), node_type("t2", {"CPU": 1, "GPU": 1}, min_nodes=1)
@@ -281,10 +281,10 @@ P2 = (
 )
 
 
-@pytest.mark.parametrize(("count", "bought", "left"), [(1, 2, 0), (2, 2, 0), (4, 4, 0), (8, 4, 4)])
-def test_sd_23_minimums_first_then_demand_up_to_the_maximum(count, bought, left):
+@pytest.mark.parametrize(("count", "launched", "left"), [(1, 2, 0), (2, 2, 0), (4, 4, 0), (8, 4, 4)])
+def test_sd_23_minimums_first_then_demand_up_to_the_maximum(count, launched, left):
     packing = pack(pack_request(P2, demands=(demand({"GPU": 8}, count),)))
-    assert packing.launch == {"p2.8xlarge": bought}
+    assert packing.launch == {"p2.8xlarge": launched}
     assert unplaced(packing.demands) == [left]
 
 
@@ -304,10 +304,10 @@ def test_sd_23_existing_machines_are_used_first(count, existing, launch, left):
     assert unplaced(packing.demands) == [left, 0]
 
 
-@pytest.mark.parametrize(("maximum", "bought", "left"), [(1, 1, 3), (2, 2, 2), (4, 4, 0)])
-def test_sd_23_the_cluster_maximum_leaves_the_rest(maximum, bought, left):
+@pytest.mark.parametrize(("maximum", "launched", "left"), [(1, 1, 3), (2, 2, 2), (4, 4, 0)])
+def test_sd_23_the_cluster_maximum_leaves_the_rest(maximum, launched, left):
     packing = pack(pack_request(P2[1:], max_nodes=maximum, demands=(demand({"GPU": 1}, 4),)))
-    assert packing.launch == {"p2.xlarge": bought}
+    assert packing.launch == {"p2.xlarge": launched}
     assert unplaced(packing.demands) == [left]
 
 
@@ -359,9 +359,9 @@ def test_w30_several_constraints_hold_together():
     packing = pack(pack_request([a, b], constraints=constraints))
     assert packing.launch == {"a": 3, "b": 1}
     assert packing.constraints == (
-        ItemOutcome(index=0, bought={"a": 2}),
-        ItemOutcome(index=1, bought={"b": 1}),
-        ItemOutcome(index=2, bought={"a": 1}),
+        ItemOutcome(index=0, launched={"a": 2}),
+        ItemOutcome(index=1, launched={"b": 1}),
+        ItemOutcome(index=2, launched={"a": 1}),
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks what holds for every planning request: limits, the head, minimums, sums, repeatability."""
+"""Check what holds for every planning request: limits, the head, minimums, sums, repeatability."""
 
 from __future__ import annotations
 

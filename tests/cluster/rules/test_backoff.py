@@ -48,14 +48,14 @@ def test_a_refusal_of_the_cheapest_type_buys_the_next_best_in_the_same_tick():
 
 def test_types_are_tried_one_after_the_other_and_the_first_comes_back():
     seen = world(demands=[demand({"CPU": 4})], spec=PRICED)
-    bought = []
+    launched = []
     for _ in range(4):
         plan = reconcile(seen)
         (shape,) = shapes(plan) or [{}]
-        bought.append(shape)
+        launched.append(shape)
         failures = [refusal(n, request=a.request_id) for a in plan.actions for n in a.shape]
         seen = following(seen, plan, seconds=1.0, launch_failures=tuple(failures))
-    assert bought == [{"cheap": 1}, {"middle": 1}, {"dear": 1}, {}]
+    assert launched == [{"cheap": 1}, {"middle": 1}, {"dear": 1}, {}]
     later = following(seen, reconcile(seen), seconds=3.0)  # 5 s after the refusal of the cheapest
     assert shapes(reconcile(later)) == [{"cheap": 1}]
 

@@ -1,4 +1,4 @@
-"""A node is emptied when its trials can go on elsewhere for less, and `why` has the figures."""
+"""A node is emptied when its trials can continue elsewhere for less, and `why` has the figures."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_only_one_of_two_is_emptied_and_the_other_waits_until_it_is_done():
 
 
 def test_its_work_is_planned_for_before_it_asks_for_room():
-    """The other node has room for it, so nothing is bought."""
+    """The other node has room for it, so nothing is launched."""
     seen = two_half_empty()
     again = following(seen, reconcile(seen))
     assert created(again, reconcile(again)) == []
@@ -202,7 +202,7 @@ def test_several_trials_go_into_several_machines_that_cost_less_together():
 
 
 def test_nothing_is_bought_for_a_move_that_other_work_would_take():
-    """A request waits that only a small machine can hold: one is bought for it, none for the move."""
+    """A request waits that only a small machine can hold: one is launched for it, none for the move."""
     with_disk = replace(SMALL, resources=amounts({"CPU": 2, "disk": 1}))
     seen = one_on_a_large_node(demands=[demand({"CPU": 1, "disk": 1})])
     seen = replace(seen, spec=spec(with_disk, LARGE, max_nodes=20))
@@ -271,7 +271,7 @@ def test_a_slower_machine_must_be_cheaper_for_the_same_work():
 
 
 def test_the_trials_of_a_node_that_is_emptied_need_no_room_in_one_place():
-    """Two trials of 2 CPUs each go into two rooms of 2 CPUs: nothing is bought for them."""
+    """Two trials of 2 CPUs each go into two rooms of 2 CPUs: nothing is launched for them."""
     going = record(
         "a",
         S.RAY_STOPPING,

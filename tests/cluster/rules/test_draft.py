@@ -58,9 +58,9 @@ def test_states_are_indexed_through_every_change():
     draft.amend(draft.instances["b"], internal_ip="1.1.1.1")
     assert [r.instance_id for r in draft.in_state(S.ALLOCATED)] == ["b"]
     assert [r.instance_id for r in draft.in_state(S.QUEUED, S.RAY_RUNNING)] == ["t-1-i1", "head", "a"]
-    assert (draft.count(S.RAY_RUNNING), draft.count(S.TERMINATED)) == (2, 0)
+    assert (len(draft.in_state(S.RAY_RUNNING)), len(draft.in_state(S.TERMINATED))) == (2, 0)
     draft.set_aside(draft.instances["b"], "odd")
-    assert (draft.count(S.ALLOCATED), "b" in draft.instances) == (0, False)
+    assert (len(draft.in_state(S.ALLOCATED)), "b" in draft.instances) == (0, False)
 
 
 def test_dropping_a_fork_undoes_everything():
@@ -77,12 +77,8 @@ def test_dropping_a_fork_undoes_everything():
     fork.add_cluster_verdict(Reason.READ_ONLY, "z")
     fork.planned.may_scale = False
     assert draft.plan() == before
-    assert (draft.count(S.ALLOCATED), draft.count(S.QUEUED), draft.nodes, draft.planned.may_scale) == (
-        1,
-        0,
-        {},
-        True,
-    )
+    allocated, queued = draft.in_state(S.ALLOCATED), draft.in_state(S.QUEUED)
+    assert (len(allocated), queued, draft.nodes, draft.planned.may_scale) == (1, [], {}, True)
     assert draft.fresh("i") == "t-1-i1"
 
 
@@ -99,7 +95,8 @@ def test_records_are_copied_at_the_first_change_and_neither_the_snapshot_nor_the
     assert seen.instances["a"].state is S.ALLOCATED
     again = fork.fork()
     again.set_aside(again.instances["b"], "odd")
-    assert (again.in_state(S.ALLOCATED), fork.count(S.ALLOCATED), "b" in fork.instances) == ([], 1, True)
+    assert (again.in_state(S.ALLOCATED), len(fork.in_state(S.ALLOCATED))) == ([], 1)
+    assert "b" in fork.instances
 
 
 def test_verdicts_are_dated_from_when_they_were_first_given():

@@ -1,4 +1,4 @@
-"""What tuners expect: room is bought ahead, kept for it, given up without it, and never bought too late."""
+"""What tuners expect: room is launched ahead and kept for it, and given up without it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def running(name, rest_s):
     return RunningTrial(trial_id=name, node_id=f"n-{name}", shape=ONE, is_movable=True, rest_s=rest_s)
 
 
-def bought(seen):
+def launched(seen):
     return len(created(seen, reconcile(seen)))
 
 
@@ -48,18 +48,18 @@ def drivers(seen, live):
 def test_nodes_for_a_rung_that_opens_within_a_boot_time_are_bought_now():
     soon = forecast(ComingWork(shape=ONE, count=2, start_s=100.0, each_s=3600.0))
     later = forecast(ComingWork(shape=ONE, count=2, start_s=1000.0, each_s=3600.0))
-    assert bought(world(spec=priced(), forecasts=(soon,))) == 2
-    assert bought(world(spec=priced(), forecasts=(later,))) == 0
+    assert launched(world(spec=priced(), forecasts=(soon,))) == 2
+    assert launched(world(spec=priced(), forecasts=(later,))) == 0
 
 
 def test_nothing_is_bought_for_work_that_will_be_over_before_a_machine_could_serve():
     brief = forecast(ComingWork(shape=ONE, count=2, start_s=20.0, end_s=140.0, each_s=60.0))
-    assert bought(world(spec=priced(), forecasts=(brief,))) == 0
+    assert launched(world(spec=priced(), forecasts=(brief,))) == 0
 
 
 def test_unlikely_work_is_not_bought_for():
     unlikely = forecast(ComingWork(shape=ONE, count=2, start_s=20.0, each_s=3600.0, probability=0.4))
-    assert bought(world(spec=priced(), forecasts=(unlikely,))) == 0
+    assert launched(world(spec=priced(), forecasts=(unlikely,))) == 0
 
 
 def test_an_idle_node_that_work_will_need_is_kept_beyond_its_timeout():
@@ -108,7 +108,7 @@ def test_trials_that_get_a_place_before_a_machine_could_boot_wait_for_it_and_are
 
 def test_without_a_forecast_the_same_trials_get_machines():
     seen = world([record("a", S.RAY_RUNNING)], gangs=waiting(4), spec=priced())
-    assert bought(seen) == 4
+    assert launched(seen) == 4
 
 
 @pytest.mark.parametrize(("each_s", "expected"), [(3600.0, 10), (600.0, 4), (60.0, 1)])
@@ -116,7 +116,7 @@ def test_no_more_machines_are_bought_than_spend_a_tenth_of_their_time_on_booting
     """Ten trials: 10 h of work are worth all ten places, 100 min (6,000 s / 1,500 s) four, 10 min one."""
     told = forecast(ComingWork(shape=ONE, count=10, each_s=each_s))
     seen = world(gangs=waiting(10), spec=priced(), forecasts=(told,))
-    assert bought(seen) == expected
+    assert launched(seen) == expected
 
 
 def test_work_that_waits_for_a_rung_to_open_makes_no_more_places_worth_their_boot_now():
@@ -124,14 +124,14 @@ def test_work_that_waits_for_a_rung_to_open_makes_no_more_places_worth_their_boo
     now = ComingWork(shape=ONE, count=10, each_s=600.0)
     rung = ComingWork(shape=ONE, count=1, start_s=6000.0, end_s=42_000.0, each_s=36_000.0)
     seen = world(gangs=waiting(10), spec=priced(), forecasts=(forecast(now, rung),))
-    assert bought(seen) == 4
+    assert launched(seen) == 4
 
 
 def test_a_place_that_a_later_rung_needs_too_is_worth_its_boot():
     now = ComingWork(shape=ONE, count=10, each_s=600.0)
     rungs = [ComingWork(shape=ONE, count=3, start_s=s, end_s=s + 1e3, each_s=1e3) for s in (900.0, 1400.0)]
     seen = world(gangs=waiting(10), spec=priced(), forecasts=(forecast(now, *rungs),))
-    assert bought(seen) == 6, "500 s of six at once, and 6,000 s / 6 before them"
+    assert launched(seen) == 6, "500 s of six at once, and 6,000 s / 6 before them"
 
 
 @pytest.mark.parametrize(("left_s", "expected"), [(6000.0, 4), (1800.0, 6), (1300.0, 10), (500.0, 10)])
@@ -142,7 +142,7 @@ def test_a_deadline_asks_for_more_places_than_their_boot_is_worth(left_s, expect
     the time for two; where the time is too short for one, all of them at once come nearest.
     """
     told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0), deadline=NOW + 150.0 + left_s)
-    assert bought(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == expected
+    assert launched(world(gangs=waiting(10), spec=priced(), forecasts=(told,))) == expected
 
 
 def test_a_deadline_counts_the_longest_that_a_trial_may_run():
@@ -150,7 +150,7 @@ def test_a_deadline_counts_the_longest_that_a_trial_may_run():
     mean = ComingWork(shape=ONE, count=10, each_s=60.0)
     longest = replace(mean, most_s=1500.0)
     told = [forecast(one, deadline=NOW + 150.0 + 1650.0) for one in (mean, longest)]
-    assert [bought(world(gangs=waiting(10), spec=priced(), forecasts=(one,))) for one in told] == [1, 5]
+    assert [launched(world(gangs=waiting(10), spec=priced(), forecasts=(one,))) for one in told] == [1, 5]
 
 
 def late(seen):
@@ -176,26 +176,26 @@ def test_a_deadline_that_leaves_no_time_to_learn_asks_for_room_for_all_at_once()
     """A boot of 150 s is a twentieth of 3,000 s: later deadlines wait for the first steps of 16 trials."""
     coming = ComingWork(shape=ONE, count=40)
     told = [forecast(coming, deadline=NOW + left_s) for left_s in (2900.0, 3100.0)]
-    assert [bought(world(gangs=waiting(40), spec=priced(), forecasts=(one,))) for one in told] == [40, 16]
+    assert [launched(world(gangs=waiting(40), spec=priced(), forecasts=(one,))) for one in told] == [40, 16]
     late = forecast(coming, deadline=NOW + 3100.0, begun_at=NOW - 100.0)
-    assert bought(world(gangs=waiting(40), spec=priced(), forecasts=(late,))) == 40
+    assert launched(world(gangs=waiting(40), spec=priced(), forecasts=(late,))) == 40
 
 
 def test_until_durations_are_known_a_first_batch_is_bought():
     told = forecast(ComingWork(shape=ONE, count=40))
-    assert bought(world(gangs=waiting(40), spec=priced(), forecasts=(told,))) == 16
+    assert launched(world(gangs=waiting(40), spec=priced(), forecasts=(told,))) == 16
 
 
 def test_machines_on_their_way_count_as_places():
     told = forecast(ComingWork(shape=ONE, count=10, each_s=600.0))
     coming = [record(f"c{i}", S.ALLOCATED, node_type="cpu") for i in range(3)]
-    assert bought(world(coming, gangs=waiting(10), spec=priced(), forecasts=(told,))) == 1
+    assert launched(world(coming, gangs=waiting(10), spec=priced(), forecasts=(told,))) == 1
 
 
 def test_nothing_is_held_back_where_machines_are_not_chosen_by_price():
     told = forecast(ComingWork(shape=ONE, count=4, each_s=10.0))
     seen = world(gangs=waiting(4), spec=priced(objective=Objective.UTILIZATION), forecasts=(told,))
-    assert bought(seen) == 4
+    assert launched(seen) == 4
 
 
 def test_a_forecast_may_be_switched_off():
@@ -203,7 +203,7 @@ def test_a_forecast_may_be_switched_off():
 
     told = forecast(ComingWork(shape=ONE, count=4, start_s=50.0, each_s=3600.0))
     seen = world(spec=priced(forecasts=ForecastPolicy(is_used=False)), forecasts=(told,))
-    assert bought(seen) == 0
+    assert launched(seen) == 0
 
 
 def test_how_long_machines_take_to_boot_is_remembered():
@@ -229,7 +229,7 @@ def test_trials_under_a_limit_of_nodes_wait_instead_of_making_the_planner_buy_de
 def test_trials_that_a_limit_left_without_room_do_not_take_the_place_of_those_that_are_held():
     limit = spec(PRICED, max_nodes=31, objective=Objective.COST)
     little = forecast(ComingWork(shape=ONE, count=90, each_s=100.0))  # 9,000 s: worth six boots
-    assert bought(world(gangs=waiting(90), spec=limit, forecasts=(little,))) == 6
+    assert launched(world(gangs=waiting(90), spec=limit, forecasts=(little,))) == 6
 
 
 SLOW = node_type("slow", {"CPU": 1}, price_per_hour=1.0, max_nodes=100, speed=1.0)

@@ -27,16 +27,16 @@ def serving(name, since):
     )
 
 
-def bought(seen):
+def launched(seen):
     return len(created(seen, reconcile(seen)))
 
 
 def test_no_more_machines_are_bought_than_fit_under_the_price_per_hour():
-    assert bought(world(demands=[demand(count=5)], spec=limited(per_hour=8.0))) == 2
+    assert launched(world(demands=[demand(count=5)], spec=limited(per_hour=8.0))) == 2
 
 
 def test_no_more_machines_are_bought_than_the_total_can_pay_back_to_their_end():
-    assert bought(world(demands=[demand(count=5)], spec=limited(total=3.5 * LEAST))) == 3
+    assert launched(world(demands=[demand(count=5)], spec=limited(total=3.5 * LEAST))) == 3
 
 
 def test_what_is_not_bought_says_that_the_budget_is_the_reason_and_how_much_is_left():
@@ -56,12 +56,12 @@ def test_a_budget_below_one_machine_buys_none_and_says_so():
 def test_machines_that_exist_are_reserved_up_to_the_moment_they_can_be_given_back():
     """Spent 0.1, reserved 0.12 for the one that runs: 0.27 for another fit into 0.5, and not into 0.48."""
     records = [serving("a", NOW - 100)]
-    assert bought(world(records, demands=[demand()], spec=limited(total=0.5))) == 1
-    assert bought(world(records, demands=[demand()], spec=limited(total=0.48))) == 0
+    assert launched(world(records, demands=[demand()], spec=limited(total=0.5))) == 1
+    assert launched(world(records, demands=[demand()], spec=limited(total=0.48))) == 0
 
 
 def test_workers_are_drained_before_the_budget_is_used_up():
-    """At a tenth of a cent per second, giving back takes 120 s; with 30 s of slack they go at 0.25 left."""
+    """At a tenth of a cent per second, releasing takes 120 s; with 30 s of slack they go at 0.25 left."""
     records = [serving("a", NOW - 100), serving("b", NOW - 100)]
     assert tick(world(records, spec=limited(total=0.51)))[0] == dict.fromkeys("ab", "RAY_RUNNING")
     seen = world(records, spec=limited(total=0.49))
@@ -130,8 +130,8 @@ def test_a_machine_may_exist_since_it_was_asked_for():
         price_per_hour=3.6,
         history=past((S.REQUESTED, NOW - 200), (S.ALLOCATED, NOW - 100), (S.RAY_RUNNING, NOW - 100)),
     )
-    assert bought(world([late], demands=[demand()], spec=limited(total=0.6))) == 1
-    assert bought(world([late], demands=[demand()], spec=limited(total=0.58))) == 0
+    assert launched(world([late], demands=[demand()], spec=limited(total=0.6))) == 1
+    assert launched(world([late], demands=[demand()], spec=limited(total=0.58))) == 0
 
 
 def test_a_request_that_nothing_answered_may_have_been_heard_and_one_that_was_refused_was_not():
@@ -150,8 +150,8 @@ def test_a_request_that_nothing_answered_may_have_been_heard_and_one_that_was_re
             ),
         )
         spare = LEAST + 0.001
-        assert bought(world([late], demands=[demand()], spec=limited(total=total + spare))) == 1
-        assert bought(world([late], demands=[demand()], spec=limited(total=total + spare - 0.01))) == 0
+        assert launched(world([late], demands=[demand()], spec=limited(total=total + spare))) == 1
+        assert launched(world([late], demands=[demand()], spec=limited(total=total + spare - 0.01))) == 0
 
 
 def test_nothing_is_bought_while_the_workers_go():
@@ -165,7 +165,7 @@ def test_nothing_is_bought_while_the_workers_go():
 def test_a_new_period_has_a_new_total():
     spent = Memory(spent=5.0, budget_period=BudgetPeriod(since=NOW - 3000, spent_before=0.0))
     seen = world(demands=[demand()], spec=limited(total=5.0, period_s=3600.0), memory=spent)
-    assert bought(seen) == 0
+    assert launched(seen) == 0
     old = replace(spent, budget_period=BudgetPeriod(since=NOW - 3700, spent_before=0.0))
     later = replace(seen, memory=old)
     plan = reconcile(later)
@@ -175,7 +175,7 @@ def test_a_new_period_has_a_new_total():
 
 def test_a_type_without_a_price_is_never_bought_under_a_budget():
     free = spec(node_type("cpu", {"CPU": 1}, max_nodes=9), budget=Budget(total=100.0))
-    assert bought(world(demands=[demand()], spec=free)) == 0
+    assert launched(world(demands=[demand()], spec=free)) == 0
 
 
 def test_a_cluster_never_costs_more_than_its_total_and_uses_most_of_it():

@@ -89,13 +89,13 @@ def test_a_machine_of_an_earlier_request_is_not_set_up_while_a_node_may_run_ther
 def test_a_machine_that_an_earlier_head_asked_for_is_not_set_up_under_a_node_that_cannot_be_matched():
     """The ledger is a copy from before the installation: the node that it led to shows neither id nor ip."""
     asked = past((S.REQUESTED, NOW - 60), (S.ALLOCATED, NOW))
-    bought = record("a", S.ALLOCATED, launch_request_id="r-1", history=asked)
+    launched = record("a", S.ALLOCATED, launch_request_id="r-1", history=asked)
     hidden = replace(node("x", node_type="cpu"), cloud_id=None, ip="")
     new_head = replace(HEAD, history=past((S.RAY_RUNNING, NOW)))
     old_head = replace(HEAD, history=past((S.RAY_RUNNING, NOW - 600)))
 
     def orders(head):
-        seen = world([bought], nodes=[hidden], spec=INSTALL, traits=OURS)
+        seen = world([launched], nodes=[hidden], spec=INSTALL, traits=OURS)
         seen = replace(seen, instances={**seen.instances, "head": head})
         return [action for action in reconcile(seen).actions if isinstance(action, Install)]
 

@@ -91,12 +91,12 @@ def test_a_read_only_provider_is_asked_for_nothing():
 def test_the_hash_is_the_one_of_the_config_the_launch_is_made_with():
     """W11: stored at launch, so that a later look can tell what is outdated."""
     seen = world([record("q", S.QUEUED, launch_hash="old")], spec=spec(node_type("cpu", launch_hash="new")))
-    (bought,) = reconcile(seen).writes
-    assert (bought.state, bought.launch_hash) == (S.REQUESTED, "new")
+    (launched,) = reconcile(seen).writes
+    assert (launched.state, launched.launch_hash) == (S.REQUESTED, "new")
 
 
 def test_a_request_that_was_called_back_keeps_its_place_until_it_is_resolved():
-    """It cannot be called back: bought beside it, a machine of the new type would be one too many."""
+    """It cannot be called back: launched beside it, a machine of the new type would be one too many."""
     lowered = spec(node_type("cpu", max_nodes=0), node_type("gpu", {"GPU": 1}, max_nodes=5), max_nodes=2)
     seen = world([record("old", S.REQUESTED)], demands=[demand({"GPU": 1})], spec=lowered)
     states, plan = tick(seen)

@@ -248,6 +248,19 @@ def test_a_refused_drain_is_repeated_at_once_because_the_replacement_comes(notic
     assert launches(plan) == []
 
 
+@pytest.mark.parametrize(("most", "state"), [(1, S.RAY_STOP_REQUESTED), (2, S.RAY_RUNNING)])
+def test_a_refused_drain_whose_notice_is_cancelled_is_repeated_where_the_replacement_took_the_room(
+    most, state
+):
+    seen = given(notice(), spec=spec(replace(GPU, max_nodes=most)))
+    changes = {"drain_failures": (DrainFailure(instance_id="a", message="no"),), "cloud": None}
+    for seconds in (5.0, 10.0):
+        seen = following(
+            seen, reconcile(seen), now=NOW + seconds, notices=(notice(is_cancelled=True),), **changes
+        )
+        assert after(seen, reconcile(seen))["a"].state is state
+
+
 def test_notices_that_could_not_be_read_are_still_known():
     memory = Memory(noticed={"c-a": NoticeKind.REBALANCE})
     assert reconcile(given(memory=memory, notices=None)).memory.noticed == memory.noticed
@@ -302,6 +315,14 @@ def test_a_recommendation_that_becomes_a_notice_shortens_the_drain():
 def test_a_drain_for_another_reason_is_shortened_unless_nothing_runs_or_it_is_not_ours(cause, asked):
     seen = given(notice(deadline=NOW + 5.0), records=[leaving(cause=cause)], nodes=[busy()])
     assert [drain.deadline_s for drain in drains(reconcile(seen))] == asked
+
+
+def test_a_refused_drain_of_an_idle_node_is_not_repeated_because_its_notice_was_cancelled():
+    used_again = leaving(S.RAY_STOP_REQUESTED, StopCause.IDLE)
+    changes = told(NOW - 60.0, nodes=[busy()], drain_failures=(DrainFailure(instance_id="a", message="no"),))
+    full = spec(replace(GPU, max_nodes=0))
+    plan = reconcile(given(notice(is_cancelled=True), records=[used_again], spec=full, **changes))
+    assert [(one.cause, one.deadline_s) for one in drains(plan)] == [(StopCause.MAX_NODES_PER_TYPE, 60.0)]
 
 
 def test_what_was_told_is_forgotten_with_the_machine():

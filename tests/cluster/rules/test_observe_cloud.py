@@ -149,7 +149,7 @@ def test_several_refusals_in_one_tick_are_one_step_of_back_off():
 
 
 def test_a_machine_that_arrives_late_is_adopted_and_serves_the_next_wish():
-    """The record failed long ago; its machine is not bought twice."""
+    """The record failed long ago; its machine is not launched twice."""
     seen = world(machines=[machine("late", request_id="r-1")], demands=[])
     _states, plan = tick(seen)
     (new,) = created(seen, plan)
@@ -322,7 +322,7 @@ def test_an_id_that_is_used_again_for_a_new_request_is_a_new_machine():
     )
     assert tick(seen)[0] == {"b": "ALLOCATED"}
     older = replace(seen, memory=Memory(ended_machines={"c-a": NOW + 1.0}))
-    assert tick(older)[0]["b"] == "REQUESTED"  # the machine was given back after this was asked for
+    assert tick(older)[0]["b"] == "REQUESTED"  # the machine was released after this was asked for
 
 
 @pytest.mark.parametrize(("tag", "state"), [("r-1", "ALLOCATED"), ("r-0", "REQUESTED")])
@@ -452,7 +452,7 @@ def test_the_head_found_in_the_list_is_adopted_as_head():
 
 
 def test_a_head_the_provider_takes_for_a_worker_is_known_by_its_node():
-    """Otherwise the gate would stay shut, and the head might be given back as idle."""
+    """Otherwise the gate would stay shut, and the head might be released as idle."""
     seen = world([], machines=[replace(HEAD_MACHINE, kind=NodeKind.WORKER)], nodes=[HEAD_NODE], head=False)
     (head,) = reconcile(seen).writes
     assert (head.kind, head.state) == (NodeKind.HEAD, S.RAY_RUNNING)

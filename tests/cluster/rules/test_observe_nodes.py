@@ -27,6 +27,7 @@ from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, node_type
 
 from muster.cluster.model import DrainFailure, InstallFailure, NodeKind, NodeStatus, StopCause
+from muster.cluster.plan import Drain
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
 
@@ -149,12 +150,23 @@ def test_two_restarts_seen_at_once_make_one_record():
     assert [q.source for q in plan.quarantined] == ["node n-c"]
 
 
-@pytest.mark.parametrize("state", [S.TERMINATING, S.TERMINATION_FAILED])
-def test_a_new_node_on_a_machine_that_is_leaving_is_not_taken_over(state):
-    seen = world([record("a", state, node_id="n-a")], nodes=[node("new", cloud_id="c-a")])
+@pytest.mark.parametrize(
+    ("state", "status", "drained"),
+    [
+        (S.TERMINATING, RUNNING, ["n-new"]),
+        (S.TERMINATING, IDLE, ["n-new"]),
+        (S.TERMINATING, DRAINING, []),
+        (S.TERMINATION_FAILED, RUNNING, []),  # in the tick after it is terminated again
+    ],
+)
+def test_a_new_node_on_a_machine_that_is_leaving_is_not_taken_over_but_drained(state, status, drained):
+    """A container that restarts its raylet while its pod is deleted must not get work that dies with it."""
+    seen = world([record("a", state, node_id="n-a")], nodes=[node("new", status, cloud_id="c-a")])
     states, plan = tick(seen)
     assert states == {"a": "TERMINATING"}
     assert created(seen, plan) == []
+    drains = [action for action in plan.actions if isinstance(action, Drain)]
+    assert [(one.node_id, one.may_be_refused) for one in drains] == [(name, False) for name in drained]
 
 
 def test_the_head_keeps_its_kind_when_its_new_node_does_not_say_so():
@@ -371,6 +383,16 @@ def test_an_install_failure_waits_for_a_report_that_shows_whether_its_node_runs(
     assert unchanged(reconcile(blind)) and reconcile(blind).undecided == (failure,)
     plan = reconcile(seen)
     assert (trail(seen, plan, "a"), plan.undecided) == (["RAY_INSTALL_FAILED", "TERMINATING"], ())
+
+
+def test_an_install_failure_waits_while_the_report_lacks_nodes_that_serve():
+    failure = InstallFailure(instance_id="a", message="no route")
+    records = [record("a", S.RAY_INSTALLING), record("b", S.RAY_RUNNING)]
+    partial = world(records, nodes=[], install_failures=(failure,))
+    plan = reconcile(partial)
+    assert (trail(partial, plan, "a"), plan.undecided) == ([], (failure,))
+    whole = world(records, nodes=[node("b")], install_failures=(failure,))
+    assert trail(whole, reconcile(whole), "a")[0] == "RAY_INSTALL_FAILED"
 
 
 def test_an_install_failure_waits_while_a_node_with_an_unusable_report_is_on_the_machine():

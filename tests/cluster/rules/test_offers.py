@@ -53,10 +53,10 @@ def blocked(*names):
 def test_a_launch_names_its_offer_and_the_record_keeps_it_with_its_price():
     seen = offered()
     plan = reconcile(seen)
-    (bought,) = created(seen, plan)
+    (launched,) = created(seen, plan)
     assert launches(plan) == [(CHEAP, {"gpu": 1})]
-    assert (bought.offer, bought.price_per_hour) == (CHEAP, 1.0)
-    assert_line("cluster", "launch of an offer", bought.details)
+    assert (launched.offer, launched.price_per_hour) == (CHEAP, 1.0)
+    assert_line("cluster", "launch of an offer", launched.details)
 
 
 def test_each_offer_has_a_call_of_its_own_and_types_without_offers_share_one():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.cluster.worlds import S, after, machine, node, record, spec, tick, world
 from tests.mistakes.views import assert_line
 from tests.support.builders import NOW, demand, node_type
 
+from muster.cluster.cost import cost_of, price_per_hour
 from muster.cluster.model import FailureKind, LaunchLimits, MachineProblem, Timeouts
 from muster.cluster.plan import Launch, Reason, Subject, Terminate
 from muster.cluster.reconcile import reconcile
@@ -138,3 +140,43 @@ def test_a_node_that_came_all_the_same_is_no_problem():
         nodes=[node("a")],
     )
     assert after(seen, reconcile(seen))["a"].state is S.RAY_RUNNING
+
+
+QUEUED = MachineProblem(kind=FailureKind.CAPACITY, message="waiting for Priority", has_place=True)
+
+
+def test_a_machine_in_a_queue_is_not_given_up_and_says_what_it_waits_for():
+    seen = stuck(QUEUED, 100_000.0)
+    assert tick(seen)[0]["a"] == "ALLOCATED"
+    plan = reconcile(seen)
+    assert (verdicts(plan), plan.memory.health) == ([], {})
+    assert [name for name, _ in verdicts(plan, Reason.WAITING_IN_QUEUE)] == ["a"]
+    (noted,) = plan.writes
+    assert (noted.is_queued, noted.dequeued_at) == (True, None)
+
+
+@pytest.mark.parametrize(("left_s", "state"), [(3600.0, "ALLOCATED"), (3600.1, "TERMINATING")])
+def test_a_machine_that_left_its_queue_has_all_the_time_to_start(left_s, state):
+    waited = record("a", S.ALLOCATED, since=NOW - 50_000.0, dequeued_at=NOW - left_s)
+    assert tick(world([waited], machines=[machine("a")]))[0]["a"] == state
+
+
+def test_the_time_in_a_queue_ends_when_a_list_shows_the_machine_without_its_reason():
+    waiting = record("a", S.ALLOCATED, since=NOW - 50_000.0, is_queued=True)
+    states, plan = tick(world([waiting], machines=[machine("a")]))
+    (noted,) = plan.writes
+    assert (states["a"], noted.is_queued, noted.dequeued_at) == ("ALLOCATED", False, NOW)
+
+
+def test_the_node_of_a_machine_may_come_before_a_list_shows_that_it_left_the_queue():
+    running = record("a", S.RAY_RUNNING, since=NOW - 10.0, is_queued=True, node_id="n-a")
+    seen = world([running], machines=[machine("a")], nodes=[node("a")])
+    (noted,) = reconcile(seen).writes
+    assert (noted.is_queued, noted.dequeued_at) == (False, NOW)
+
+
+def test_time_in_a_queue_costs_nothing():
+    waiting = record("a", S.ALLOCATED, since=NOW - 3600.0, price_per_hour=2.0, is_queued=True)
+    started = replace(waiting, is_queued=False, dequeued_at=NOW - 1800.0)
+    assert (cost_of(waiting, NOW), cost_of(started, NOW)) == (0.0, 1.0)
+    assert price_per_hour([waiting, started]) == 2.0

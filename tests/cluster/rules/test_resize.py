@@ -94,7 +94,7 @@ def test_a_record_without_anything_to_remember_is_dropped():
     [
         ({"CPU": 5}, {"CPU": 5, "memory": 16}),
         ({"memory": 9}, {"CPU": 8, "memory": 9}),
-        ({"CPU": 1}, {"CPU": 2, "memory": 16}),  # never below what was bought
+        ({"CPU": 1}, {"CPU": 2, "memory": 16}),  # never below what was launched
     ],
 )
 @pytest.mark.conformance("IP-19", "IP-20")

@@ -1,4 +1,4 @@
-"""What the planner no longer wants is cancelled, drained or given back, as its state allows."""
+"""What the planner no longer wants is cancelled, drained or released, as its state allows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_node_that_was_drained_idle_comes_back_when_it_refuses_and_is_not_dr
 
 
 def test_w21_a_draining_node_holds_no_demand():
-    """Demand that would fit on it is bought; it still counts against the maximum, as it may come back."""
+    """Demand that would fit on it is launched; it still counts against the maximum, as it may come back."""
     draining = record("a", S.RAY_STOP_REQUESTED, stop_cause=StopCause.IDLE)
     seen = world([draining], nodes=[node("a", available=FREE)], demands=[demand()])
     assert [dict(a.shape) for a in reconcile(seen).actions] == [{"cpu": 1}]

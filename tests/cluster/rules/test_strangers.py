@@ -87,6 +87,16 @@ def test_reports_that_lack_now_these_nodes_and_now_those_begin_the_grace_again()
     assert tick(last)[0] == {"a": "RAY_RUNNING", "b": "RAY_RUNNING"}
 
 
+def test_reports_that_flicker_hold_no_machine_for_longer_than_five_minutes():
+    seen = world([record(name, S.RAY_RUNNING) for name in "ab"], nodes=[])
+    for number in range(17):
+        states, plan = tick(seen)
+        assert states == {"a": "RAY_RUNNING", "b": "RAY_RUNNING"}
+        shown = () if number % 2 else (node("b"),)
+        seen = following(seen, plan, seconds=20.0, runtime=replace(seen.runtime, nodes=(HEAD_NODE, *shown)))
+    assert tick(seen)[0] == {"a": "TERMINATING", "b": "RAY_RUNNING"}
+
+
 @pytest.mark.parametrize(("shown", "end"), [("", "RAY_STOPPED"), ("b", "TERMINATING")])
 def test_a_report_that_lacks_a_node_ends_no_machine_whose_node_it_shows_dead(shown, end):
     seen = world(
@@ -140,6 +150,17 @@ def test_the_end_of_another_machines_node_proves_nothing_about_an_unmatched_one(
         memory=memory,
     )
     assert tick(seen)[0] == {"a": "RAY_STOPPED"}
+
+
+def test_a_drain_of_another_machines_node_does_not_end_the_machine_that_it_names():
+    """Seed 8101757 of EC2: the node with another address was idle, an unmatched one was not."""
+    drained = record("a", S.RAY_STOP_REQUESTED, stop_cause=StopCause.IDLE)
+    nodes = [node("a", NodeStatus.DEAD, ip="10.0.0.9"), node("x", cloud_id=None)]
+    memory = Memory(unplaced_nodes={"n-x": OLD_NODE})
+    seen = world([drained], machines=[at("a")[0]], nodes=nodes, memory=memory)
+    assert tick(seen)[0] == {"a": "RAY_STOPPED"}
+    own = replace(seen.runtime, nodes=(HEAD_NODE, replace(nodes[0], ip="10.0.0.1"), nodes[1]))
+    assert tick(replace(seen, runtime=own))[0] == {"a": "TERMINATING"}
 
 
 @pytest.mark.parametrize(("requested_at", "end"), [(NOW - 400.0, "TERMINATING"), (NOW - 600.0, "ALLOCATED")])
@@ -262,6 +283,34 @@ def test_a_node_of_another_type_and_ip_is_not_on_the_machine_that_it_names():
     assert tick(ended)[0] == {"a": "ALLOCATED"}
 
 
+def test_a_node_of_another_type_and_ip_is_not_on_an_adopted_machine_either():
+    """Seed 9300099: a node without id and ip worked there, and the machine was given up under it."""
+    clone = node("x", cloud_id="c-a", ip="10.0.0.9", node_type="gpu")
+    types = spec(node_type("cpu"), node_type("gpu"))
+    seen = world([record("a", S.ALLOCATED)], machines=[at("a")[0]], nodes=[clone], spec=types)
+    assert tick(seen)[0] == {"a": "ALLOCATED"}
+
+
+def test_the_address_of_a_dead_node_shows_that_one_of_another_type_is_not_on_its_machine():
+    """Seed 8200051 of EC2: lists showed no address, and the clone's own machine was given up under it."""
+    known = record("a", S.RAY_RUNNING, launch_request_id="r-1")
+    clone = node("x", cloud_id="c-a", ip="10.0.0.2", node_type="gpu")
+    dead = node("a", NodeStatus.DEAD, ip="10.0.0.1")
+    seen = world([known], machines=[machine("a")], nodes=[dead, clone], spec=spec(*TYPES))
+    assert created(seen, reconcile(seen)) == []
+
+
+def test_a_drain_of_a_node_that_is_moved_to_its_own_machine_is_not_one_of_the_other_machine():
+    """Seed 9300099: the machine may have a node that cannot be matched."""
+    wrong = record("a", S.RAY_STOP_REQUESTED, node_id="n-b", stop_cause=StopCause.IDLE)
+    seen = world(
+        [wrong, record("b", S.ALLOCATED)],
+        machines=[at("a")[0], at("b")[0]],
+        nodes=[at("b", cloud_id="c-a")[1], node("x", cloud_id=None)],
+    )
+    assert tick(seen)[0] == {"a": "RAY_STOPPED", "b": "RAY_RUNNING"}
+
+
 def test_a_node_that_names_a_machine_which_no_list_shows_holds_one_whose_ip_is_not_known():
     """Seed 8100874 of EC2: its id was that of a machine of somebody, and its own seemed to be idle."""
     guessed = record("x", S.RAY_RUNNING, provisional=True, missing_since=NOW - 5.0, launch_request_id="r-1")
@@ -329,6 +378,15 @@ def test_a_node_moves_to_its_own_machine_once_that_one_is_listed():
     states, plan = tick(seen)
     assert states == {"a": "TERMINATING", "b": "RAY_RUNNING"}
     assert after(seen, plan)["b"].node_id == "n-b"
+
+
+def test_a_node_moves_from_a_machine_that_was_terminated_to_the_one_that_has_the_ip_now():
+    """World 9300160 of the strangers: neither of the two machines was ever terminated or used."""
+    ended = record("a", S.TERMINATING, node_id="n-b", internal_ip="10.0.0.2", missing_since=NOW - 900.0)
+    seen = world([ended, record("b", S.ALLOCATED)], machines=[at("b")[0]], nodes=[at("b", cloud_id="c-a")[1]])
+    states, plan = tick(seen)
+    assert (states["b"], after(seen, plan)["b"].node_id) == ("RAY_RUNNING", "n-b")
+    assert tick(following(seen, plan))[0]["a"] == "TERMINATED"
 
 
 def test_a_machine_whose_wrong_node_was_moved_away_gets_its_own():
@@ -414,14 +472,46 @@ def test_a_second_node_of_a_listed_machine_gets_no_record_whatever_machine_it_na
     assert ([r.cloud_id for r in created(later, plan)], plan.actions) == (["c-a"], ())
 
 
-def test_a_machine_that_a_node_of_another_type_had_named_has_the_type_of_its_request():
+@pytest.mark.parametrize(
+    ("tag", "ip", "is_gpu"),
+    [
+        ("r-2", "10.0.0.2", True),
+        ("r-1", "10.0.0.2", True),  # seed 150300006: one request was for both types
+        ("r-1", "10.0.0.1", False),  # the node is there: the type tag is wrong
+    ],
+)
+def test_a_machine_that_a_node_of_another_type_had_named_has_the_type_of_its_request(tag, ip, is_gpu):
     early = record("a", S.RAY_RUNNING, provisional=True, launch_request_id="r-1", missing_since=NOW - 9.0)
-    asked = record("b", S.REQUESTED, launch_request_id="r-2", node_type="gpu")
-    shown = machine("a", node_type="gpu", request_id="r-2", internal_ip="10.0.0.1")
-    seen = world([early, asked], machines=[shown], nodes=[node("a", ip="10.0.0.2")], spec=spec(*TYPES))
+    early = replace(early, internal_ip=ip)
+    asked = record("b", S.REQUESTED, launch_request_id=tag, node_type="gpu", price_per_hour=9.0)
+    shown = machine("a", node_type="gpu", request_id=tag, internal_ip="10.0.0.1")
+    seen = world([early, asked], machines=[shown], nodes=[node("a", ip=ip)], spec=spec(*TYPES))
     known = after(seen, tick(seen)[1])
-    types = {name: (known[name].launch_request_id, known[name].node_type) for name in "ab"}
-    assert types == {"a": ("r-2", "gpu"), "b": ("r-1", "cpu")}
+    terms = [(known[n].launch_request_id, known[n].node_type, known[n].price_per_hour) for n in "ab"]
+    expected = [("r-1", "cpu", early.price_per_hour), (tag, "gpu", 9.0)]
+    assert terms == (expected[::-1] if is_gpu else expected)
+
+
+@pytest.mark.parametrize(
+    ("guessed", "steps", "left"),
+    [
+        ("r-1", (S.REQUESTED, S.ALLOCATED), 1),
+        ("r-1", (S.ALLOCATED,), 0),
+        (None, (S.REQUESTED, S.ALLOCATED), 0),  # seed 9400164: another record has got its request
+    ],
+)
+def test_a_request_waits_again_when_the_machine_taken_for_its_answer_has_another_tag(guessed, steps, left):
+    """Seed 340302: a node with a cloned id had named a machine of another type, whose request was over."""
+    history = past(*((step, NOW - 50.0) for step in (*steps, S.RAY_RUNNING)))
+    early = record("a", S.RAY_RUNNING, provisional=True, launch_request_id=guessed, missing_since=NOW - 9.0)
+    early = replace(early, history=history, requested_at=NOW - 60.0)
+    shown = machine("a", node_type="gpu", request_id="r-over", internal_ip="10.0.0.1")
+    seen = world([early], machines=[shown], nodes=[node("a", ip="10.0.0.2")], spec=spec(*TYPES))
+    plan = tick(seen)[1]
+    known = after(seen, plan)["a"]
+    assert (known.launch_request_id, known.requested_at, known.node_type) == (None, None, "gpu")
+    waiting = [(one.launch_request_id, one.node_type, one.state) for one in created(seen, plan)]
+    assert (waiting, plan.actions) == ([("r-1", "cpu", S.REQUESTED)] * left, ())
 
 
 @pytest.mark.parametrize("cloud", [None, ...])

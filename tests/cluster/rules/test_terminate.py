@@ -1,4 +1,4 @@
-"""Machines are given back in one call, retried with pauses, and never the head's."""
+"""Machines are released in one call, retried with pauses, and never the head's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.cluster.worlds import (
     spec,
     tick,
     unchanged,
+    unreported,
     world,
 )
 from tests.mistakes.views import assert_line
@@ -102,6 +103,21 @@ def test_a_cancelled_machine_waits_for_a_look_at_its_node():
     blind = replace(world([arrived]), runtime=None)
     assert unchanged(reconcile(blind))
     assert tick(world([arrived]))[0] == {"a": "TERMINATING"}
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_cancelled_machine_is_kept_while_the_report_lacks_nodes_that_serve(is_read):
+    arrived = record("a", S.ALLOCATED, cancelled=True, stop_cause=StopCause.IDLE)
+    partial = world([arrived, record("b", S.RAY_RUNNING)], nodes=[])
+    plan = reconcile(partial if is_read else replace(partial, cloud=None))
+    assert after(partial, plan)["a"].state is S.ALLOCATED
+    assert tick(replace(partial, memory=unreported("b")))[0]["a"] == "TERMINATING"
+
+
+def test_a_machine_is_not_overdue_while_the_report_lacks_nodes_that_serve():
+    late = record("a", S.ALLOCATED, since=NOW - 10_000.0)
+    assert tick(world([late, record("b", S.RAY_RUNNING)], nodes=[]))[0]["a"] == "ALLOCATED"
+    assert tick(world([late, record("b", S.RAY_RUNNING)], nodes=[node("b")]))[0]["a"] == "TERMINATING"
 
 
 def test_a_cancelled_machine_whose_node_is_at_work_is_drained_and_not_killed():

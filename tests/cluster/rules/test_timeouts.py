@@ -8,6 +8,7 @@ from tests.cluster.worlds import (
     HEAD_MACHINE,
     S,
     after,
+    following,
     node,
     past,
     record,
@@ -117,6 +118,21 @@ def test_while_nothing_can_be_terminated_no_machine_is_given_up(state):
         traits=ProviderTraits(read_only=True),
     )
     assert trail(seen, reconcile(seen), "a") == []
+
+
+@pytest.mark.parametrize(("state", "limit_s"), [(S.ALLOCATED, 3600.0), (S.RAY_INSTALLING, 1800.0)])
+def test_a_time_that_passed_unseen_is_over_at_the_second_report(state, limit_s):
+    """World 7200328 of the strangers: the first report after a downtime may be older than the node."""
+    seen = world([record("a", state, since=NOW - limit_s + 60.0)], nodes=[])
+    states, plan = tick(seen)
+    later = following(seen, plan, seconds=100.0)
+    states, plan = tick(later)
+    assert states == {"a": state.name}
+    assert tick(following(later, plan))[0] == {"a": "TERMINATING"}
+    assert tick(following(seen, reconcile(seen), seconds=61.0, spec=HASTY))[0] == {"a": "TERMINATING"}
+
+
+HASTY = spec(limits=STILL, timeouts=Timeouts(listing_grace_s=70.0))
 
 
 def test_without_a_list_no_request_expires():

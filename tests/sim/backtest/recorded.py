@@ -40,7 +40,7 @@ def with_offers(known: ClusterSpec, *offers: Offer) -> ClusterSpec:
 
 
 class RecordedCluster:
-    """A RecordedCluster ticks every `tick_s` and writes its history into a folder."""
+    """Ticks every `tick_s` and writes its history into a folder."""
 
     def __init__(
         self, folder: Path, wanted: ClusterSpec | None = None, *, tick_s: float = 5.0, seed: int = 1
@@ -76,7 +76,7 @@ class RecordedCluster:
             self.cluster.world.advance(self.tick_s)
 
     def busy(self, seconds: float, mean_gap_s: float) -> None:
-        """Lets users submit work of several shapes at random times, and runs."""
+        """Let users submit work of several shapes at random times, and run."""
         self._next(mean_gap_s, self.cluster.world.time + seconds)
         self.run(seconds)
 

@@ -64,7 +64,7 @@ def test_the_same_settings_cost_what_it_cost_within_five_percent(folder, recordi
 
 
 def tuned(folder: Path, *, publishes: bool) -> Path:
-    """Records two machines that a tuner's trials use, and ten minutes after their end."""
+    """Record two machines that a tuner's trials use, and ten minutes after their end."""
     wanted = spec("cpu-4", most=2, idle_timeout_s=300.0)
     cluster = JointCluster(Seed(1), RunOptions(spec=wanted, catalogue=catalogue_for(wanted)), Faults.none())
     asked = SimulatedExperiment(

@@ -24,7 +24,7 @@ def found(*moments, until=None):
 
 
 def lives(trace):
-    """Returns (shape, arrived, started, ended) of every request."""
+    """Return (shape, arrived, started, ended) of every request."""
     return [(str(one.like.shape), one.arrived, one.started, one.ended) for one in trace.works]
 
 

@@ -1,4 +1,4 @@
-"""Checks that the simulated cloud keeps the port's promises, and breaks those that a real cloud breaks."""
+"""Check that the simulated cloud keeps the port's promises, and breaks those that a real cloud breaks."""
 
 from __future__ import annotations
 

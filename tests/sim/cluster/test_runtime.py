@@ -1,4 +1,4 @@
-"""Checks that the simulated runtime runs work, reports it, and drains as Ray does."""
+"""Check that the simulated runtime runs work, reports it, and drains as Ray does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the story has what happened, and that its sums are right."""
+"""Check that the story has what happened, and that its sums are right."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def events_of(story, what):
 
 def test_a_stockout_falls_back_to_the_next_type(story):
     assert events_of(story, "refuses") == [("cloud", {"gpu-1": 2})]
-    bought = events_of(story, "buys")
-    assert bought[bought.index(("muster", {"gpu-1": 5})) + 1] == ("muster", {"gpu-4": 1})
+    launched = events_of(story, "buys")
+    assert launched[launched.index(("muster", {"gpu-1": 5})) + 1] == ("muster", {"gpu-4": 1})
 
 
 def test_preempted_machines_are_replaced(story):
@@ -43,7 +43,7 @@ def test_the_day_ends_with_the_head_alone_and_all_work_done(story):
 
 
 def test_spend_is_the_bill_up_to_late_listings(story):
-    late_s = 2 * 30.0 * story.machines_bought  # at most one tick at each end of each machine
+    late_s = 2 * 30.0 * story.machines_launched  # at most one tick at each end of each machine
     assert abs(story.spent - story.bill) <= late_s * 4.30 / 3600
     assert story.spent < story.at_peak_all_day / 5
 

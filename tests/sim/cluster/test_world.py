@@ -1,4 +1,4 @@
-"""Checks virtual time and the points at which a controller can die."""
+"""Check virtual time and the points at which a controller can die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks spot pools that follow recorded series: refusals, notices, and machines that are taken."""
+"""Check spot pools that follow recorded series: refusals, notices, and machines that are taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks trials on the nodes of a simulated cluster: room, speed, drains, losses, and what they cost."""
+"""Check trials on the nodes of a simulated cluster: room, speed, drains, losses, and what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs tuners and the autoscaler together: to the end, on spot, several at once, and twice the same."""
+"""Run tuners and the autoscaler together: to the end, on spot, several at once, and twice the same."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_the_command_prints_a_table_or_a_document_and_draws_a_picture(tmp_path, 
         "    run_config=tune.RunConfig(stop={'training_iteration': 3})).fit()\n",
         encoding="utf-8",
     )
-    args = [str(script), "--cluster", str(cluster), "--step-s", "30", "--starts", "1"]
+    args = [str(script), "--cluster-file", str(cluster), "--step-s", "30", "--starts", "1"]
     picture = tmp_path / "quote.png"
     shown = CliRunner().invoke(estimate, [*args, "--plot", str(picture)])
     assert shown.exit_code == 0, shown.output
@@ -190,7 +190,7 @@ def test_a_history_tells_how_long_machines_take():
 
 
 def finished(place, *spans):
-    """Writes the results of trials that ran from and to these moments."""
+    """Write the results of trials that ran from and to these moments."""
     for number, (begin, end) in enumerate(spans):
         file = place / f"trial_{number}" / "result.json"
         file.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Checks virtual time: durations, checkpoints, and that a run can be repeated."""
+"""Check virtual time: durations, checkpoints, and that a run can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the promises of EngineContract that an engine without processes can keep."""
+"""Check the promises of EngineContract that an engine without processes can keep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.trials.events import TrialStarted
 
 
 class Steps(Curve):
-    """Steps is the class among the usual trainables: it counts in a memory that checkpoints carry."""
+    """The class among the usual trainables: it counts in a memory that checkpoints carry."""
 
     def begin(self, config):
         return 0
@@ -87,7 +87,7 @@ LEFT_OUT = {
     "test_a_class_is_reset_for_the_next_trial",  # its counter of resets lives in the process
     "test_a_class_that_refuses_to_be_reset_fails_the_trial",
     "test_a_crash_in_c_code",
-    "test_a_fork_of_a_trial_may_not_report",
+    "test_a_fork_of_a_trial_reports_through_the_trial",
     "test_a_function_saves_only_by_reporting",  # a curve can always be saved
     "test_a_lost_checkpoint_fails_the_trial",
     "test_a_reported_checkpoint_is_in_place_under_its_number",  # checkpoints are no directories here

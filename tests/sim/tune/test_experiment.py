@@ -1,4 +1,4 @@
-"""Checks a whole simulated experiment: the same code as a launch, the same answers each time."""
+"""Check a whole simulated experiment: the same code as a launch, the same answers each time."""
 
 from __future__ import annotations
 

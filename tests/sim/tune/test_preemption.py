@@ -126,7 +126,7 @@ def one_trial(script, *, steps=6, seconds=60.0, **costs):
 
 
 def told_once(at, *infos):
-    """Announces each of `infos` to the only trial, and to an unknown one, at the first event after `at`."""
+    """Announce each of `infos` to the only trial, and to an unknown one, at the first event after `at`."""
     left = list(infos)
 
     def script(engine, now):

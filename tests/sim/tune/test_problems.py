@@ -1,4 +1,4 @@
-"""Checks that the problems follow their formulas, and repeat themselves."""
+"""Check that the problems follow their formulas, and repeat themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulates EC2 at the wire: calls are answered and refused as AWS does, over the machines of a SimCloud.
+"""Simulate EC2 at the wire: calls are answered and refused as AWS does, over the machines of a SimCloud.
 
 Fleets of type instant with partial results and an error per override, client tokens, throttling, stock per
 (type, zone, market), machines that new calls do not know yet, stopped machines that are started again. The

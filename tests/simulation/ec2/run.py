@@ -1,4 +1,4 @@
-"""Runs one seed on the simulated EC2: the faults of every run, those of EC2, and notices about machines.
+"""Run one seed on the simulated EC2: the faults of every run, those of EC2, and notices about machines.
 
 The rates of the faults have a stream of their own, so that the runs of other clouds stay as they are.
 """
@@ -49,7 +49,7 @@ FAULTS: Mapping[str, tuple[float, float]] = {
 
 
 def add_rates(seed: Seed, faults: Faults) -> None:
-    """Draws about half of the faults of EC2; a run without any faults stays without."""
+    """Draw about half of the faults of EC2; a run without any faults stays without."""
     draw = seed.derive("sim.ec2.faults")
     for kind, (low, high) in FAULTS.items():
         on, rate = draw.random() < 0.5, draw.uniform(low, high)
@@ -58,7 +58,7 @@ def add_rates(seed: Seed, faults: Faults) -> None:
 
 
 def draw_ec2_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed; short pauses after notices."""
+    """Draw the options of this seed; short pauses after notices."""
     options = draw_options(seed)
     policy = NoticePolicy(
         ahead_s=seed.derive("sim.ec2").choice((60.0, 600.0)),
@@ -72,7 +72,7 @@ def draw_ec2_options(seed: Seed) -> RunOptions:
 
 
 class SimNotices:
-    """A SimNotices implements the NoticeSource port; a notice stays, as on a real board."""
+    """Implements the NoticeSource port; a notice stays, as on a real board."""
 
     def __init__(self, world: World, crash_points: CrashPoints, faults: Faults) -> None:
         self.crash_points = crash_points
@@ -93,7 +93,7 @@ class SimNotices:
         return NoticeReport(notices=(bad, *self.read_last), damaged=(note,))
 
     def announce(self, cloud_id: CloudId, kind: NoticeKind, in_s: float | None) -> None:
-        """Adds a notice, or makes one that is there another."""
+        """Add a notice, or make one that is there another."""
         now = self._world.now()
         deadline = None if in_s is None else now + in_s
         self.current[cloud_id] = Notice(
@@ -106,7 +106,7 @@ class SimNotices:
 
 
 class Ec2Cluster(FaultyCluster):
-    """An Ec2Cluster is the simulated cluster on EC2, with a board of notices."""
+    """The simulated cluster on EC2, with a board of notices."""
 
     cloud_class = Ec2Cloud
     cloud: Ec2Cloud
@@ -128,7 +128,7 @@ class Ec2Cluster(FaultyCluster):
 
 
 class Ec2Run(SeedRun):
-    """An Ec2Run is one seed on EC2."""
+    """One seed on EC2."""
 
     cluster_class = Ec2Cluster
     command_options = " --cloud ec2"
@@ -181,7 +181,7 @@ class Ec2Run(SeedRun):
 
 
 def nodes_under_notice_do_not_serve(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that a tick which read an interruption that is due leaves no record of the machine in service.
+    """Check that a tick which read an interruption that is due leaves no record of the machine in service.
 
     One that no list has shown is left alone, and one that is newer than the notice: it may be another life.
     """

@@ -29,7 +29,7 @@ def ec2(*, keeps_stopped: bool = False, **rates: float) -> tuple[World, Ec2Cloud
 
 
 def launch(cloud: Ec2Cloud, count: int = 1, *offers: Offer, request: str = "r-1"):
-    """Launches machines, and returns the kinds of the failures."""
+    """Launch machines, and return the kinds of the failures."""
     cloud.launch(request, {"cpu-4": count}, offers)
     return [failure.kind for failure in cloud.poll_launch_failures()]
 
@@ -114,6 +114,45 @@ def test_a_launch_without_an_answer_is_repeated_as_a_fleet_although_fleets_are_d
     cloud.api.denies_fleets = False
     assert launch(cloud, 2, SPOT_A) == []
     assert (zones(cloud), cloud.under_way("r-1")) == (["a", "a", "b"], False)
+
+
+@pytest.mark.parametrize("is_denied", [True, False])
+def test_a_new_process_repeats_no_launch_that_another_made_without_or_with_a_fleet(is_denied):
+    """Found by seed 150000060: the right to fleets came back, and the token of a fleet is another."""
+    _, cloud = ec2()
+    cloud.api.denies_fleets = is_denied
+    launch(cloud, 2, SPOT_A)
+    cloud.api.denies_fleets = not is_denied
+    cloud.reconnect()
+    assert launch(cloud, 2, SPOT_A) == []
+    assert (len(cloud.alive()), cloud.under_way("r-1")) == (2, False)
+
+
+def test_a_new_process_repeats_no_launch_in_a_zone_that_had_none_for_the_one_before():
+    """Each zone has its own token: the first call would go to a zone that was passed over before."""
+    world, cloud = ec2()
+    cloud.api.denies_fleets = True
+    cloud.api.stock.limit("cpu-4 a/spot", 0, 30.0)
+    launch(cloud, 2, SPOT_A, SPOT_B)
+    world.advance(31.0)
+    cloud.reconnect()
+    launch(cloud, 1, SPOT_A, request="r-2")
+    assert launch(cloud, 2, SPOT_A, SPOT_B) == []
+    assert (zones(cloud), cloud.under_way("r-1")) == (["a", "b", "b"], False)
+
+
+def test_what_a_launch_without_a_fleet_lacks_is_launched_once_lists_show_all_that_came():
+    world, cloud = ec2()
+    cloud.api.denies_fleets = True
+    cloud.api.stock.limit("cpu-4 a/spot", 1, 30.0)
+    launch(cloud, 2, SPOT_A)
+    cloud.api.denies_fleets = False
+    cloud.reconnect()
+    assert launch(cloud, 2, SPOT_A) == []
+    assert (len(cloud.alive()), cloud.under_way("r-1")) == (1, True)
+    world.advance(LATE_S + 1)
+    assert launch(cloud, 2, SPOT_A) == []
+    assert (len(cloud.alive()), cloud.under_way("r-1")) == (2, False)
 
 
 def test_templates_that_somebody_removed_are_made_again_and_a_fresh_profile_is_waited_for():

@@ -24,12 +24,12 @@ NOT_OF_A_PURCHASE = {"Subnet", "AwsParts", "LaunchKeys", "MachineDefaults"}
 
 
 def chain_to(frame) -> list[str]:
-    """Returns the functions of muster below `Executor._call`, without simulated ones."""
+    """Return the functions of muster below `Executor._call`, without simulated ones."""
     found = []
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(SOURCE) and "/sim/" not in code.co_filename:
-            found.append(f"{Path(code.co_filename).stem}.{code.co_qualname}")
+            found.append(f"{Path(code.co_filename).stem}.{code.co_name}:{code.co_firstlineno}")
         if code is Executor._call.__code__:
             break
         frame = frame.f_back
@@ -56,7 +56,7 @@ def test_a_launch_passes_through_few_functions_from_the_executor_to_the_wire(mon
 
 
 def test_one_purchase_has_few_shapes():
-    """Counts the structs and dataclasses that the modules of a purchase define or get."""
+    """Count the structs and dataclasses that the modules of a purchase define or get."""
     modules = (fleet, launcher, machine_config, places, provider)
     own = {
         name

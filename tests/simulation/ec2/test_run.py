@@ -1,4 +1,4 @@
-"""Runs seeds on the simulated EC2: nothing doubled or leaked, limits held, notices acted on."""
+"""Run seeds on the simulated EC2: nothing doubled or leaked, limits held, notices acted on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUND = {
     2101: "the same",
     2113: "a refused drain under notice was not repeated at once; a terminate never sent was believed",
     51265: "a node that restarted on a machine which no list had shown answered no request any more",
-    2234: "a stopped machine of an older launch config was started and ended as outdated, for ever",
+    2234: "a stopped machine of an older launch config was started and ended as outdated, forever",
     7026: "the notice of an earlier life of a machine drained it again after every start",
     60423: "a notice that was taken back cleared the failed set-up of its pool",
     7037: "a cancelled notice brought a node back beside its replacement, above the maximum",
@@ -50,6 +50,14 @@ FOUND = {
     8101250: "a node was taken to have lived next to one of another machine, which had the id of its own",
     8101728: "(the checker) what a new head had forgotten was not counted as forgotten",
     8101730: "of two nodes with one id, the one without the machine's ip came first and got it",
+    8101757: "a node of another machine was drained: the machine that it named was ended under its own",
+    8200038: "a node of another type and ip was put on an adopted machine, and took its own from it",
+    8200051: "a node of another type was put on a machine whose ip only its dead node had shown",
+    9300292: "(the checker) a gap in the lists does not bring the end of the wait for a machine by itself",
+    150000060: "a launch without a fleet was repeated with one by a new process: four machines too many",
+    150300004: "a time-out ended the pause of a failed set-up: the type was launched again",
+    150300060: "a node with a cloned id was put on the machine it named: its own, without a known ip, ended",
+    230000122: "a cancelled notice, a refused drain: the node served again beside its replacement",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 

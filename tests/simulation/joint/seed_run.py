@@ -1,4 +1,4 @@
-"""Runs one seed of the joint world: the faults of both halves, and properties of both after every tick.
+"""Run one seed of the joint world: the faults of both halves, and properties of both after every tick.
 
 The cluster is drawn as in every run, its work too; beside it tuners with drawn schedulers, trials and faults
 use it. By the seed, forecasts are used, budgets and deadlines held, types fast or slow, nodes emptied,
@@ -50,7 +50,7 @@ STALE_S = 120.0  # a forecast's time and some ticks
 
 
 class RecordingStore(NullTrialStore):
-    """A RecordingStore keeps what a tuner wrote down about results, in order."""
+    """Keeps what a tuner wrote down about results, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class RecordingStore(NullTrialStore):
 
 
 def draw_joint_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed, with money on top; forecasts are mostly used."""
+    """Draw the options of this seed, with money on top; forecasts are mostly used."""
     options, draw = draw_options(seed), seed.derive("sim.joint.setting")
     budget = None
     if draw.random() < 0.3:
@@ -92,7 +92,7 @@ def draw_joint_options(seed: Seed) -> RunOptions:
 
 
 def _with_speeds(seed: Seed, spec: ClusterSpec) -> tuple[NodeType, ...]:
-    """Draws how fast the types are, in a third of the runs."""
+    """Draw how fast the types are, in a third of the runs."""
     draw = seed.derive("sim.joint.speeds")
     if draw.random() > 1 / 3:
         return spec.node_types
@@ -100,14 +100,14 @@ def _with_speeds(seed: Seed, spec: ClusterSpec) -> tuple[NodeType, ...]:
 
 
 def draw_limits(draw: Stream, length_s: float) -> Limits:
-    """Draws money and time of one experiment; most have neither."""
+    """Draw money and time of one experiment; most have neither."""
     cost_budget = draw.choice((None, None, None, 0.01, 0.2))
     deadline = draw.choice((None, None, None, 0.3 * length_s, 1.5 * length_s))
     return Limits(cost_budget=cost_budget, deadline=deadline)
 
 
 def draw_pools(seed: Seed, spec: ClusterSpec) -> list[SpotPool]:
-    """Draws short series for the spot offers, in half of the runs."""
+    """Draw short series for the spot offers, in half of the runs."""
     draw = seed.derive("sim.joint.pools")
     if draw.random() < 0.5:
         return []
@@ -142,14 +142,14 @@ class FaultyGroup(TunerGroup):
     tuner_class = FaultyTuner
 
     def kill(self, tuner: FaultyTuner) -> None:
-        """Ends a tuner's program without a word: its trials go, its last forecast stays."""
+        """End a tuner's program without a word: its trials go, its last forecast stays."""
         tuner.ended_at, tuner.is_killed = self._cluster.world.time, True
         tuner.engine.close()
         self._note_drivers()
 
 
 class JointSeedRun(SeedRun):
-    """A JointSeedRun is one seed with tuners in its world."""
+    """One seed with tuners in its world."""
 
     cluster_class = JointSeedCluster
     command_options = " --joint"
@@ -248,7 +248,7 @@ def _add_rates(seed: Seed, faults: Faults) -> None:
 
 
 class HeldBack:
-    """A HeldBack is a check: a trial waits for its turn only while something has a place, or is about to.
+    """A check: a trial waits for its turn only while something has a place, or is about to.
 
     A forecast of a tuner that is gone counts until it is stale, so that for so long nothing may happen.
     """
@@ -306,7 +306,7 @@ def _ended_well(tuner: JointTuner) -> Iterator[str]:
 
 
 def wrong_rows(tuner: JointTuner, store: RecordingStore, *, is_jumping: bool) -> Iterator[str]:
-    """Yields results that are lost, doubled or wrong, and a best value that is not the best of them."""
+    """Yield results that are lost, doubled or wrong, and a best value that is not the best of them."""
     name, asked = tuner.asked.name, tuner.asked.experiment
     last: dict[str, int] = {}
     has_started: set[str] = set()

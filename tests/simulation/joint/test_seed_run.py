@@ -1,4 +1,4 @@
-"""Runs seeds of the joint world, and proves that its checks find what they look for."""
+"""Run seeds of the joint world, and proves that its checks find what they look for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.run import sweep
 from muster.trials.events import TrialReported
 
 # Found: 78 (work of others was held back in the place of trials), 102 (a plan with fewer machines had dearer
-# ones than the budget allows, and waited for ever), 204 (the same after a failed launch), 3 (a used-up budget
+# ones than the budget allows, and waited forever), 204 (the same after a failed launch), 3 (a used-up budget
 # was not the reason that was given), 700038 and 710971 (a used-up budget ends what may be at work unseen, and
 # the checker did not know, or the record gave another reason).
 FOUND = (
@@ -27,7 +27,7 @@ def test_no_seed_breaks_a_property_of_either_half():
     seeds = sorted({*range(length(8, 300)), *FOUND})
     reports = list(sweep(seeds, jobs=1, kind=JointSeedRun))
     assert {report.replay: report.violations for report in reports if report.violations} == {}
-    assert sum(report.machines_bought for report in reports) > 0
+    assert sum(report.machines_launched for report in reports) > 0
 
 
 def test_two_runs_of_one_seed_are_equal_and_say_how_to_repeat_them():

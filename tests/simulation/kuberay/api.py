@@ -1,4 +1,4 @@
-"""Answers the requests of a `KubeClient` in virtual time: an API server whose answers fail by seed.
+"""Answer the requests of a `KubeClient` in virtual time: an API server whose answers fail by seed.
 
 It stands below `KubeClient.request`: everything above, the client's own handling of errors included, is the
 code that runs in production.

@@ -1,4 +1,4 @@
-"""Simulates the world of a RayCluster: an operator that lags, kubelets, and pods as machines.
+"""Simulate the world of a RayCluster: an operator that lags, kubelets, and pods as machines.
 
 The port is the real `KubeRayProvider` over a simulated API server; its routines run in virtual time. What the
 operator makes has no request of ours on it, and it replaces what dies by itself.
@@ -65,7 +65,7 @@ class Routines:
             self._schedule(routine, 0.0)
 
     def look(self) -> None:
-        """Lets those continue that a call has woken."""
+        """Let those continue that a call has woken."""
         for routine, due in list(self._due.items()):
             if routine.woken.is_set() and due > self._world.time + STEP_S:
                 self._schedule(routine, STEP_S)
@@ -116,7 +116,7 @@ class KubeRayCloud(ProviderCloud):
         world.after(self.lag_s, self._pass)
 
     def stop(self) -> None:
-        """Ends the process that the provider runs in."""
+        """End the process that the provider runs in."""
         if self._routines is not None:
             self._routines.is_over = True
 
@@ -182,7 +182,7 @@ class KubeRayCloud(ProviderCloud):
             self.api.store.create("rayclusters", NAME, made)
 
     def follow(self, spec: ClusterSpec) -> None:
-        """Writes the object as its owner does: groups, limits and annotations."""
+        """Write the object as its owner does: groups, limits and annotations."""
         after = copy.deepcopy(self.object())
         groups = {group["groupName"]: group for group in after["spec"]["workerGroupSpecs"]}
         for group in groups.values():
@@ -201,7 +201,7 @@ class KubeRayCloud(ProviderCloud):
         self.change_object(after)
 
     def _note_raise(self, before: Object, after: Object) -> None:
-        """Notes what a patch asks for above the minimums and the pods that are there, for the checks."""
+        """Note what a patch asks for above the minimums and the pods that are there, for the checks."""
         old_requests, new_requests = (
             frozenset((one["metadata"].get("annotations") or {}).get(REQUESTS, "").split())
             for one in (before, after)
@@ -218,14 +218,14 @@ class KubeRayCloud(ProviderCloud):
         )
 
     def _living(self, name: str) -> int:
-        """Counts the pods that the provider knows of."""
+        """Count the pods that the provider knows of."""
         try:
             return sum(pod.group == name and pod.is_living for pod in self.provider.pods().values())
         except Exception:
             return 0
 
     def _sync(self) -> None:
-        """Writes what operator and kubelets have done since the last request into the pods."""
+        """Write what operator and kubelets have done since the last request into the pods."""
         for machine in self.machines.values():
             state = self._state(machine)
             if self._written.get(machine.cloud_id) != state:
@@ -270,7 +270,7 @@ class KubeRayCloud(ProviderCloud):
         self.sizes.ask(CloudId(name), desired)
 
     def slice_of(self, machine: CloudMachine) -> list[CloudMachine]:
-        """Returns the other hosts of a pod's slice."""
+        """Return the other hosts of a pod's slice."""
         mine = self._slices.get(machine.cloud_id)
         return [m for m in self.alive() if mine and self._slices.get(m.cloud_id) == mine and m is not machine]
 
@@ -299,7 +299,7 @@ class KubeRayCloud(ProviderCloud):
         return ("rayclusters", NAME, NAME) in self.api.store.objects
 
     def _finish_deletion(self) -> bool:
-        """Ends the pods of a cluster that was deleted, and lets it go; its owner makes it again."""
+        """End the pods of a cluster that was deleted, and lets it go; its owner makes it again."""
         found = self.object()
         if "deletionTimestamp" not in found["metadata"]:
             return False
@@ -317,7 +317,7 @@ class KubeRayCloud(ProviderCloud):
         return True
 
     def _suspend(self) -> None:
-        """Suspends a cluster that nobody uses; its owner resumes it after a while."""
+        """Suspend a cluster that nobody uses; its owner resumes it after a while."""
         if self.object()["spec"].get("suspend") is True and not self._will_resume:
             self._will_resume = True
             self._world.after(60.0, self._resume)
@@ -359,7 +359,7 @@ class KubeRayCloud(ProviderCloud):
             self._world.after(down_s, lambda: self.end(machine, "terminated"))
 
     def _make(self, name: str, replica: str) -> None:
-        """Makes a pod; it is scheduled when a node has room."""
+        """Make a pod; it is scheduled when a node has room."""
         machine = self.create(name)
         if replica:
             self._slices[machine.cloud_id] = replica

@@ -1,4 +1,4 @@
-"""Describes simulated machines as the objects of a Kubernetes API server: pods, groups and the RayCluster."""
+"""Describe simulated machines as the objects of a Kubernetes API server: pods, groups and the RayCluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = {"CPU": "cpu", "memory": "memory", "GPU": "nvidia.com/gpu"}
 
 
 def pod_object(machine: CloudMachine, size: Resources, replica: str) -> Object:
-    """Returns the pod of a machine as the operator makes it."""
+    """Return the pod of a machine as the operator makes it."""
     kind = "head" if machine.kind is NodeKind.HEAD else "worker"
     labels = {"ray.io/cluster": NAME, "ray.io/group": machine.node_type, "ray.io/node-type": kind}
     if replica:
@@ -31,7 +31,7 @@ def pod_object(machine: CloudMachine, size: Resources, replica: str) -> Object:
 def pod_status(
     machine: CloudMachine, status: ResizeStatus | None, *, is_waiting: bool, evicted: str, disrupted: str
 ) -> Object:
-    """Returns what scheduler and kubelet write."""
+    """Return what scheduler and kubelet write."""
     if evicted:
         return {"phase": "Failed", "reason": evicted, "message": "simulated"}
     conditions = [{"type": "DisruptionTarget", "status": "True", "reason": disrupted}] if disrupted else []
@@ -79,7 +79,7 @@ def _sizes(size: Resources) -> Object:
 
 
 def group_object(known: NodeType, hosts: int, before: Mapping[str, Any]) -> Object:
-    """Returns the group of a node type; what the autoscaler writes stays."""
+    """Return the group of a node type; what the autoscaler writes stays."""
     most = known.max_nodes // hosts
     return {
         "replicas": 0,
@@ -95,7 +95,7 @@ def group_object(known: NodeType, hosts: int, before: Mapping[str, Any]) -> Obje
 
 
 def annotations(spec: ClusterSpec) -> dict[str, str]:
-    """Returns prices and limits of growth, as their owner writes them."""
+    """Return prices and limits of growth, as their owner writes them."""
     prices = {t.name: {"price_per_hour": t.price_per_hour} for t in spec.node_types[1:]}
     growing = {
         t.name: {

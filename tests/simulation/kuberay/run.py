@@ -1,4 +1,4 @@
-"""Runs one seed on a simulated RayCluster: its configuration comes from the object, as in production."""
+"""Run one seed on a simulated RayCluster: its configuration comes from the object, as in production."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDLE_SHARE = 0.25  # of the runs
 
 
 def draw_kuberay_options(seed: Seed) -> RunOptions:
-    """Draws the options of this seed: no rack, no offers, no limit but those of the groups."""
+    """Draw the options of this seed: no rack, no offers, no limit but those of the groups."""
     options = draw_options(seed)
     options.catalogue.quota = None
     types = tuple(replace(known, offers=()) for known in options.spec.node_types)
@@ -63,7 +63,7 @@ class RayClusterSpec(EditedSpec):
         self._source: RayClusterSource | None = None
 
     def write(self) -> None:
-        """Writes an edit into the object."""
+        """Write an edit into the object."""
         if self.spec is not self._written and self._cloud.is_there():
             self._cloud.follow(self.spec)
             self._written = self.spec
@@ -80,7 +80,7 @@ class RayClusterSpec(EditedSpec):
         return self.spec, problem or trouble
 
     def _as_seen(self, found: ClusterSpec) -> ClusterSpec:
-        """Returns the spec with what is in the object; the settings beside it are not part of it."""
+        """Return the spec with what is in the object; the settings beside it are not part of it."""
         head, *workers = self.spec.node_types
         known = {t.name: t for t in workers}
         seen = {t.name: t for t in found.node_types[1:]}
@@ -131,7 +131,7 @@ class KubeRayCluster(FaultyCluster):
         self.spec.write()
 
     def _is_tied(self, machine: CloudMachine) -> bool:
-        """Returns whether another host of its slice is at work, or not there to be idle."""
+        """Return whether another host of its slice is at work, or not there to be idle."""
         others = self.cloud.slice_of(machine)
         nodes = [self.runtime.node_on(other) for other in others]
         return any(node is None or node.running for node in nodes)

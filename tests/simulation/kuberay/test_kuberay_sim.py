@@ -16,8 +16,9 @@ FOUND = (
     *(15, 39, 252, 272, 322, 544, 688, 11100, 11971),
     950274,  # a partial report: a node that had ended was forgotten, and taken for that of another machine
     360010,  # a machine had the type of a node that named it, so its own node did not hold it
-    *(7000108, 7100268),  # (the checker) the record of a lost head ends after two graces
+    *(7000108, 7100268),  # (the checker) the record of a lost head ends one look after its node is given up
     7100023,  # (the checker) a node with a cloned id may be on any machine
+    9300073,  # (the checker) a suspended cluster's records end at the look after their nodes are lost
 )
 SEEDS = (*range(length(4, 500)), *FOUND)
 
@@ -28,7 +29,7 @@ def test_no_seed_breaks_a_property_and_all_faults_of_kubernetes_were_there():
     reports = [KubeRayRun(seed).to_end() for seed in SEEDS]
     assert {report.seed: report.violations for report in reports if report.violations} == {}
     assert FAULTS.keys() - {kind for report in reports for kind in report.faults} == set()
-    assert sum(report.machines_bought for report in reports) > 100
+    assert sum(report.machines_launched for report in reports) > 100
 
 
 @pytest.mark.slow

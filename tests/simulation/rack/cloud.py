@@ -142,7 +142,7 @@ class RackCloud(ProviderCloud):
             if machine is not None and machine.exists:
                 super().end(machine, "terminated")
         elif verb == START:
-            self._start(host, CloudId(words["ID"]))
+            self._start(host, CloudId(words["ID"]), words["DONE"].splitlines())
         elif verb == "take" and is_answered:
             holder = host.holder
             is_written = holder is not None and f'"{holder.cloud_id}"' in words["HOLDER"]
@@ -150,9 +150,9 @@ class RackCloud(ProviderCloud):
                 request = RequestId(holder.request_id)
                 self.add(host, CloudId(holder.cloud_id), None if self._is_forgotten(request) else request)
 
-    def _start(self, host: SimHost, cloud_id: CloudId) -> None:
+    def _start(self, host: SimHost, cloud_id: CloudId, done: Iterable[str]) -> None:
         """Ray starts on a host: its node joins where the lock is a machine."""
-        if missing := NEEDED - host.done[cloud_id]:
+        if missing := NEEDED - host.done[cloud_id] - set(done):
             self.problems.append(f"Ray was started on {host.ip} without {', '.join(sorted(missing))}")
         host.nodes.add(cloud_id)
         machine = self.machines.get(cloud_id)

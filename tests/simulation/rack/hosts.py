@@ -143,6 +143,7 @@ class SimRunner:
     on_executed: Executed  # host, verb, words, and whether the caller gets the answer
     cloud_id: str = ""  # whose set-up it runs; "": the lines of the provider
     _sent: dict[asyncio.Future[str], float] = field(default_factory=dict)
+    _done: set[str] = field(default_factory=set)  # what this set-up has done itself
 
     async def run(self, command: str, *, timeout_s: float = 60.0, **options: object) -> str:
         answer = self.loop.future()
@@ -154,7 +155,10 @@ class SimRunner:
             raise TimeoutError(f"{self.host.ip} did not answer within {timeout_s:g} s") from None
 
     async def sync_up(self, source: str, target: str, *, timeout_s: float = 60.0, **options: object) -> None:
-        """Copy a file; a connection that breaks leaves half of it."""
+        """Copy a file; a connection that breaks leaves it incomplete for this set-up.
+
+        rsync puts a file in place once it is whole: what an earlier set-up has copied is there meanwhile.
+        """
         done = self.host.done.setdefault(self.cloud_id, set())
         done.discard(target)
         await self.run(f"half of {target}", timeout_s=timeout_s)
@@ -181,7 +185,7 @@ class SimRunner:
         else:
             late_s = faults.between("host_late", 5, 25) if faults.hit("host_late") else 0.0
             if faults.hit("host_hangs"):
-                late_s = faults.between("host_hangs", 30, 120)  # it goes on after the caller has given up
+                late_s = faults.between("host_hangs", 30, 120)  # it continues after the caller has given up
             boots, takes_s = host.boots, round(self.draw.uniform(0.1, 2.0), 2)
             world.after(late_s + takes_s, lambda: self._arrive(arrive, answer, boots))
 
@@ -203,7 +207,8 @@ class SimRunner:
         except CommandFailed as error:
             deliver(answer, None, error)
             return
-        self.on_executed(host, command, {"ID": self.cloud_id}, True)
+        self._done.add(command)
+        self.on_executed(host, command, {"ID": self.cloud_id, "DONE": "\n".join(self._done)}, True)
         is_lost = self.faults.hit("session_lost_after")
         deliver(answer, "", Unreachable(f"the connection to {host.ip} broke") if is_lost else None)
 

@@ -1,4 +1,4 @@
-"""Sets simulated hosts up with the real NodeInstaller and MachineSetup, in virtual time."""
+"""Set simulated hosts up with the real NodeInstaller and MachineSetup, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from muster.sim.cluster.ports import SimInstaller
 from muster.sim.cluster.world import World
 
 NO_LOGS = Path("/dev/null/logs")  # cannot be made: a set-up does without
+NO_FILE = "/dev/null/synced"  # is not on the head: a set-up leaves it out
 TIMING = Timing(
     ready_s=40.0, interval_s=2.0, probe_s=5.0, refused_s=20.0, command_s=20.0, sync_s=20.0
 )  # seconds instead of minutes, as all time limits of a run
@@ -49,6 +50,7 @@ class RackAccess:
     def setup_of(self, action: Install) -> NodeSetup:
         return NodeSetup(
             file_mounts={FILE: __file__},
+            synced_files=(NO_FILE,),
             initialization_commands=(INITIALIZE,),
             setup_commands=(PREPARE,),
             start_commands=("ray stop", START),

@@ -1,4 +1,4 @@
-"""Runs one seed on a rack: the real RackProvider over hosts that hang, break, start again and are shared."""
+"""Run one seed on a rack: the real RackProvider over hosts that hang, break, start again and are shared."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ _OF_FREE = ("host_taken", "host_busy", "lock_stale", "lock_orphaned", "lock_fore
 
 
 def nodes_run_on_hosts_of_this_cluster(cluster: FaultyCluster) -> Iterator[str]:
-    """Checks that a host has at most one machine, and that a node's host is locked for it."""
+    """Check that a host has at most one machine, and that a node's host is locked for it."""
     assert isinstance(cluster, RackCluster)
     yield from cluster.cloud.problems
     machines = [m for m in cluster.cloud.alive() if isinstance(m, RackMachine)]
@@ -234,7 +234,7 @@ def nodes_run_on_hosts_of_this_cluster(cluster: FaultyCluster) -> Iterator[str]:
 
 
 def locks_that_are_left(cluster: RackCluster) -> Iterator[str]:
-    """Checks, once all is at rest, that no lock of this cluster is on a host that is not its machine."""
+    """Check, once all is at rest, that no lock of this cluster is on a host that is not its machine."""
     for host in cluster.cloud.hosts.values():
         holder = host.holder
         if holder is not None and holder.cluster == CLUSTER and cluster.cloud.on(host) is None:

@@ -1,4 +1,4 @@
-"""Creates random small experiments with faults, one per seed: none may get stuck, whatever its scheduler.
+"""Create random small experiments with faults, one per seed: none may get stuck, whatever its scheduler.
 
 For tests of schedulers; every run must end by itself within the virtual time that its work can take.
 """
@@ -22,7 +22,7 @@ MOST_STEPS = 100_000
 
 @dataclass(frozen=True)
 class RandomCurve(Curve):
-    """A RandomCurve gets better, at another pace for every config; some trials return early or at once."""
+    """Gets better, at another pace for every config; some trials return early or at once."""
 
     early: float  # the share of trials whose code returns before `max_t`
     max_t: int
@@ -40,7 +40,7 @@ class RandomCurve(Curve):
 
 
 def random_experiment(scheduler: str, seed: int) -> SimulatedExperiment:
-    """Returns the experiment of that seed. What it draws does not depend on the scheduler."""
+    """Return the experiment of that seed. What it draws does not depend on the scheduler."""
     from muster.tune.search.space import uniform
 
     stream = Seed(seed).derive("sim.tune.chaos")
@@ -71,7 +71,7 @@ def random_experiment(scheduler: str, seed: int) -> SimulatedExperiment:
 
 
 def longest_s(experiment: SimulatedExperiment) -> float:
-    """Returns the most that the work can take: one worker, every start slow, every trial lost at its end."""
+    """Return the most that the work can take: one worker, every start slow, every trial lost at its end."""
     costs, max_t = experiment.costs, experiment.max_t or 1
     per_start = 10.0 * costs.start_s + 60.0 + costs.restore_s + max_t * MOST_S
     per_iteration = 3.0 * MOST_S + costs.save_s + costs.stop_s
@@ -80,7 +80,7 @@ def longest_s(experiment: SimulatedExperiment) -> float:
 
 
 def run_to_end(scheduler: str, seed: int) -> str:
-    """Runs the experiment; returns "" when it ended correctly, else what is wrong, exceptions included."""
+    """Run the experiment; return "" when it ended correctly, else what is wrong, exceptions included."""
     experiment = random_experiment(scheduler, seed)
     run = experiment.begin()
     try:

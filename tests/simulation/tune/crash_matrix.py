@@ -1,4 +1,4 @@
-"""Compares, at every commit of a simulated run, the restored experiment with the one that was not killed.
+"""Compare, at every commit of a simulated run, the restored experiment with the one that was not killed.
 
 For tests of schedulers and searchers. `matrix` compares saved plug-in states, the next suggestion and the
 decisions on the same next events; `resumed_runs` lets experiments that were killed run to their end.
@@ -28,12 +28,12 @@ from muster.tune.plugin_state import PluginState
 
 
 def same_state(one: bytes, other: bytes) -> bool:
-    """Compares states: equal objects may have unequal pickles, and Optuna records real times."""
+    """Compare states: equal objects may have unequal pickles, and Optuna records real times."""
     return one == other or plain(one) == plain(other)
 
 
 def plain(value: Any) -> Any:
-    """Returns the value as plain data."""
+    """Return the value as plain data."""
     if isinstance(value, bytes):
         return _plain_bytes(value)
     if isinstance(value, dict):
@@ -63,7 +63,7 @@ def _plain_bytes(value: bytes) -> Any:
 
 
 def _of_object(value: object) -> Any:
-    """Returns the class and the attributes of an object, or its pickle when it has no attributes."""
+    """Return the class and the attributes of an object, or its pickle when it has no attributes."""
     name = type(value).__qualname__
     try:
         attributes = vars(value)
@@ -77,7 +77,7 @@ _PLUGINS = ("search", "scheduler", "stopper")
 
 @dataclass
 class Step:
-    """A Step is one round of the uninterrupted controller: its events and its commands."""
+    """One round of the uninterrupted controller: its events and its commands."""
 
     at: float = 0.0
     events: Sequence[EngineEvent] = ()
@@ -86,7 +86,7 @@ class Step:
 
 @dataclass
 class KillPoint:
-    """A KillPoint is what a kill right after one append leaves behind, and the state without the kill."""
+    """What a kill right after one append leaves behind, and the state without the kill."""
 
     number: int
     store: MemoryTrialStore
@@ -136,7 +136,7 @@ class _NeverDue:
 
 
 def recorded(experiment: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoint]:
-    """Runs to the end without a crash, with a snapshot every `save_every` commits."""
+    """Run to the end without a crash, with a snapshot every `save_every` commits."""
     store = MemoryTrialStore(root="/simulated")
     run = experiment.begin(store)
     recorder = _Recorder(run)
@@ -163,13 +163,13 @@ def recorded(experiment: SimulatedExperiment, *, save_every: int = 7) -> list[Ki
 
 
 def matrix(experiment: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, list[str]]:
-    """Returns how many commits there were, and every difference that a restore made."""
+    """Return how many commits there were, and every difference that a restore made."""
     commits = recorded(experiment, save_every=save_every)
     return len(commits), [text for commit in commits for text in differences(experiment, commit)]
 
 
 def differences(experiment: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
-    """Yields what the restored experiment does differently from the one that was not killed."""
+    """Yield what the restored experiment does differently from the one that was not killed."""
     state = _restored(experiment, commit.store)
     where = f"commit {commit.number}"
     yield from (f"{where}: warned: {text}" for text in state.facts.warnings)
@@ -189,7 +189,7 @@ def differences(experiment: SimulatedExperiment, commit: KillPoint) -> Iterator[
 
 
 def resumed_runs(experiment: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[SimulatedRun]:
-    """Yields, for each of these commits, the run that a new driver resumed to the end."""
+    """Yield, for each of these commits, the run that a new driver resumed to the end."""
     for commit in commits:
         run = experiment.begin(commit.store.copy())
         saver = ExperimentSaver(run.state, store=run.store, clock=run.clock)
@@ -203,7 +203,7 @@ def _commit(number: int, run: SimulatedRun, store: MemoryTrialStore) -> KillPoin
 
 
 def _restored(experiment: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
-    """Restores exactly to the end of the facts; trials are treated as having their processes."""
+    """Restore exactly to the end of the facts; trials are treated as having their processes."""
     run = experiment.begin(store.copy())
     saved = run.store.load()
     seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
@@ -231,7 +231,7 @@ def _seen(state: ExperimentState) -> str:
 
 
 def _suggestion(state: ExperimentState) -> str:
-    """Asks a copy of the searcher, so that asking changes nothing."""
+    """Ask a copy of the searcher, so that asking changes nothing."""
     if state.plugins.search.is_finished():
         return "finished"
     trial = deepcopy(state.plugins.search).next_trial()
@@ -239,7 +239,7 @@ def _suggestion(state: ExperimentState) -> str:
 
 
 def _handled(state: ExperimentState, step: Step) -> Iterator[EngineCommand]:
-    """Follows the controller's order: a trial that may simply continue is notified at once."""
+    """Follow the controller's order: a trial that may simply continue is notified at once."""
 
     later = []
     for event in step.events:

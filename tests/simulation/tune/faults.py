@@ -1,4 +1,4 @@
-"""Draws what goes wrong in a simulated experiment from a seed, and an engine where that happens.
+"""Draw what goes wrong in a simulated experiment from a seed, and an engine where that happens.
 
 Faults are drawn per start of a trial and by name, so that they do not depend on the order of events: the same
 trial has the same faults.
@@ -31,7 +31,7 @@ from muster.trials.preemption import AFTER_S
 
 
 class MachineFaults(Struct, frozen=True):
-    """MachineFaults are what is announced about the machine of one process, and what comes of it."""
+    """What is announced about the machine of one process, and what comes of it."""
 
     notice_after_s: float = inf  # after the start of the process
     lead_s: float = 0.0  # from the notice to its deadline
@@ -39,7 +39,7 @@ class MachineFaults(Struct, frozen=True):
     is_cancelled: bool = False  # half-way to the deadline
 
     def announced(self, now: float, pid: int) -> PreemptionInfo:
-        """Returns the notice that is given now."""
+        """Return the notice that is given now."""
         return PreemptionInfo(now + self.lead_s, "interruption", "simulated", f"machine-{pid}")
 
 
@@ -47,7 +47,7 @@ STAYS = MachineFaults()
 
 
 class ProcessFaults(Struct, frozen=True):
-    """ProcessFaults are what happens to one process of a trial; times in seconds after its start."""
+    """What happens to one process of a trial; times in seconds after its start."""
 
     crash_after_s: float = inf  # its code raises, or a signal ends it
     is_killed: bool = False  # which of the two
@@ -64,7 +64,7 @@ NO_FAULTS = ProcessFaults()
 
 
 class FaultRates(Struct, frozen=True, kw_only=True):
-    """FaultRates are all zero by default. Rates are per trial-hour, shares are per trial."""
+    """All zero by default. Rates are per trial-hour, shares are per trial."""
 
     crashes_per_h: float = 0.0
     losses_per_h: float = 0.0
@@ -80,7 +80,7 @@ class FaultRates(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def swarm(seed: int, hour_s: float = 3600.0) -> FaultRates:
-        """Draws each kind on or off, then its rate; `hour_s`: how long a trial usually runs."""
+        """Draw each kind on or off, then its rate; `hour_s`: how long a trial usually runs."""
         stream = Seed(seed).derive("sim.tune.swarm")
 
         def maybe(most: float) -> float:
@@ -104,7 +104,7 @@ class FaultRates(Struct, frozen=True, kw_only=True):
 
 
 class FaultPlan:
-    """A FaultPlan draws the faults of every start."""
+    """Draws the faults of every start."""
 
     def __init__(self, rates: FaultRates, seed: int) -> None:
         self.rates = rates
@@ -112,7 +112,7 @@ class FaultPlan:
         self._is_empty = rates == FaultRates(loss_noticed_after_s=rates.loss_noticed_after_s)
 
     def faults_of(self, trial_id: str, attempt: int) -> ProcessFaults:
-        """Returns the faults of one start of a trial."""
+        """Return the faults of one start of a trial."""
         if self._is_empty:
             return NO_FAULTS
         rates, stream = self.rates, self._seed.derive(f"sim.tune.fate/{trial_id}/{attempt}")
@@ -131,7 +131,7 @@ class FaultPlan:
         )
 
     def jump_s(self, step: int) -> float:
-        """Returns by how much the wall clock is set after a step of the driver."""
+        """Return by how much the wall clock is set after a step of the driver."""
         if not self.rates.clock_jumps:
             return 0.0
         stream = self._seed.derive(f"sim.tune.clock/{step}")
@@ -153,12 +153,12 @@ class FaultPlan:
 
 
 def happens(faults: ProcessFaults, what: str, number: int, share: float) -> bool:
-    """Returns whether the `number`-th report or save of a process is one of the odd ones."""
+    """Return whether the `number`-th report or save of a process is one of the odd ones."""
     return share > 0.0 and Seed(faults.draws).derive(f"{what}/{number}").random() < share
 
 
 class FaultyCurve(Curve):
-    """A FaultyCurve is the curve of one process: slower, and with odd reports."""
+    """The curve of one process: slower, and with odd reports."""
 
     def __init__(self, inner: Curve, faults: ProcessFaults) -> None:
         self._inner, self._faults = inner, faults
@@ -176,7 +176,7 @@ class FaultyCurve(Curve):
 
 
 class FaultyProcess(SimulatedProcess):
-    """A FaultyProcess knows its faults, and what is announced about its machine."""
+    """Knows its faults, and what is announced about its machine."""
 
     def __init__(self, command: StartTrial, curve: Curve, pid: int, faults: ProcessFaults) -> None:
         super().__init__(command, FaultyCurve(curve, faults), pid)
@@ -193,7 +193,7 @@ class FaultyCosts(Costs, frozen=True, kw_only=True):
 
 
 class FaultyEngine(SimulatedEngine):
-    """A FaultyEngine is a SimulatedEngine where things go wrong, and where machines are taken."""
+    """A SimulatedEngine where things go wrong, and where machines are taken."""
 
     def __init__(self, *given: Any, costs: Costs | None = None, **more: Any) -> None:
         costs = costs or Costs()
@@ -240,7 +240,7 @@ class FaultyEngine(SimulatedEngine):
             super()._reported(process, seconds, saves=saves)
 
     def notice(self, trial_id: str, info: PreemptionInfo | None) -> None:
-        """Announces that the machine of a trial will be taken, or, without `info`, that it stays."""
+        """Announce that the machine of a trial will be taken, or, without `info`, that it stays."""
         process = self._processes.get(trial_id)
         if process is None or process.info == info:
             return
@@ -280,7 +280,7 @@ class FaultyEngine(SimulatedEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class FaultyExperiment(SimulatedExperiment):
-    """A FaultyExperiment is a SimulatedExperiment on an engine with faults."""
+    """A SimulatedExperiment on an engine with faults."""
 
     faults: FaultPlan = FaultPlan(FaultRates(), 0)  # noqa: RUF009 - it has no state
 

@@ -1,4 +1,4 @@
-"""Runs random event sequences with faults, per scheduler: none gets stuck. MUSTER_TUNE_SEEDS=2000: all."""
+"""Run random event sequences with faults, per scheduler: none gets stuck. MUSTER_TUNE_SEEDS=2000: all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that after a kill at any commit the next suggestion, decision and saved states are the same.
+"""Check that after a kill at any commit the next suggestion, decision and saved states are the same.
 
 For every scheduler there is, with random search and with Optuna, on a run with crashes, losses and retries.
 """

@@ -1,4 +1,4 @@
-"""Checks the faults of simulated trials: when they come, and that they depend on the seed alone."""
+"""Check the faults of simulated trials: when they come, and that they depend on the seed alone."""
 
 from __future__ import annotations
 

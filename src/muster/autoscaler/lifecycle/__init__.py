@@ -1,1 +1,1 @@
-"""Brings up clusters whose head is another machine, and everything that users do with a running one."""
+"""Bring up clusters whose head is another machine, and everything that users do with a running one."""

@@ -1,4 +1,4 @@
-"""Stops a cluster of any kind: its monitor first, then workers, then the head, then the files.
+"""Stop a cluster of any kind: its monitor first, then workers, then the head, then the files.
 
 Called by `muster down` and by an `up` that failed. Idempotent. A head that does not answer keeps nothing: the
 machines are the provider's, which lists and terminates them.
@@ -24,6 +24,7 @@ from muster.base.untrusted import error_text
 from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
 from muster.errors import ClusterError, ConfigError, MusterError, StoreError
+from muster.providers.kind import HeadPolicy
 from muster.providers.machines import Machine
 from muster.providers.process.head import stop_everything
 from muster.providers.teardown import NO_MACHINES, EndedMachines, WorkerTeardown
@@ -79,7 +80,8 @@ class ClusterDown:
         # A shadow's ledger names what muster would have launched; the machines are another autoscaler's.
         self._has_machines = session.kind.has_machines and not session.home.shadow.exists()
         # A head that was started by hand, with a monitor by hand, is the user's.
-        self._is_by_hand = self._has_machines and record.head is None and record.monitor is not None
+        is_head_ours = record.head is not None or session.kind.head is HeadPolicy.HERE
+        self._is_by_hand = self._has_machines and not is_head_ours and record.monitor is not None
 
     async def run(self) -> StoppedCluster:
         """Stop the cluster. Raises ClusterError, before anything is done, for an unusable provider."""

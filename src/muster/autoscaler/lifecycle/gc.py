@@ -1,4 +1,4 @@
-"""Finds the machines of a cluster that nobody owns, and ends them; for `muster gc`.
+"""Find the orphaned machines of a cluster, and terminate them; for `muster gc`.
 
 A machine is found by the cluster's name in its tags. It is owned when a head that runs has a live record of
 it. What the head says is asked by the caller; nothing is ended here that was not named.
@@ -19,7 +19,7 @@ from muster.base.ids import CloudId, IdSource
 from muster.cluster.model import CloudInstance, NodeKind
 from muster.cluster.ports import CloudProvider
 from muster.cluster.states import ON_CLOUD
-from muster.config.schema import ClusterConfig
+from muster.config.schema import ClusterConfig, NodeTypeConfig
 from muster.errors import ClusterError, LedgerLocked
 from muster.providers.background_calls import ListingLate
 from muster.providers.teardown import EndedMachines, WorkerTeardown
@@ -30,7 +30,7 @@ LISTING_S = 120.0
 
 
 class HeadState(Enum):
-    """A HeadState is what is known of a cluster's head."""
+    """What is known of a cluster's head."""
 
     RUNS = "runs"
     SILENT = "cannot be asked"
@@ -38,7 +38,7 @@ class HeadState(Enum):
 
 
 class HeadAnswer(Struct, frozen=True, kw_only=True):
-    """A HeadAnswer is what became of asking the head; `owned` is set when it runs."""
+    """What became of asking the head; `owned` is set when it runs."""
 
     state: HeadState
     detail: str  # for the user
@@ -47,7 +47,7 @@ class HeadAnswer(Struct, frozen=True, kw_only=True):
 
 
 class UnownedMachine(Struct, frozen=True, kw_only=True):
-    """An UnownedMachine is one that costs money for nobody."""
+    """One that costs money for nobody."""
 
     cloud_id: CloudId
     node_type: str
@@ -58,7 +58,7 @@ class UnownedMachine(Struct, frozen=True, kw_only=True):
 
 
 class UnownedMachines(Struct, frozen=True, kw_only=True):
-    """An UnownedMachines is what `muster gc` shows of one cluster."""
+    """What `muster gc` shows of one cluster."""
 
     cluster_name: str
     head: HeadAnswer
@@ -68,13 +68,13 @@ class UnownedMachines(Struct, frozen=True, kw_only=True):
 
     @property
     def price_per_hour(self) -> float | None:
-        """Returns what all of them cost; None when a price is not known."""
+        """Return what all of them cost; None when a price is not known."""
         prices = [one.price_per_hour for one in self.machines]
         return None if None in prices else sum(price or 0.0 for price in prices)
 
 
 def answer_of(status: PublishedStatus | None, *, is_alive: bool, where: str, head_id: str = "") -> HeadAnswer:
-    """Returns what a monitor's status file says; `is_alive`: the monitor that wrote it still runs."""
+    """Return what a monitor's status file says; `is_alive`: the monitor that wrote it still runs."""
     if not is_alive:
         return HeadAnswer(state=HeadState.SILENT, detail=f"the monitor {where} does not run")
     if status is None:
@@ -87,7 +87,7 @@ def answer_of(status: PublishedStatus | None, *, is_alive: bool, where: str, hea
 
 
 def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
-    """Returns what follows from the provider's list alone, where no command has left how to ask a head."""
+    """Return what follows from the provider's list alone, where no command has left how to ask a head."""
     heads = [machine for machine in listed.values() if machine.kind is NodeKind.HEAD]
     if not heads:
         return HeadAnswer(state=HeadState.NONE, detail="no head is listed or known here")
@@ -98,7 +98,7 @@ def without_record(listed: Mapping[CloudId, CloudInstance]) -> HeadAnswer:
 
 
 def listed_machines(provider: CloudProvider, clock: Clock) -> Mapping[CloudId, CloudInstance]:
-    """Returns the provider's list, and waits for a slow one. Raises ListingLate when time is up."""
+    """Return the provider's list, and wait for a slow one. Raises ListingLate when time is up."""
     give_up = clock.monotonic() + LISTING_S
     while True:
         try:
@@ -109,7 +109,7 @@ def listed_machines(provider: CloudProvider, clock: Clock) -> Mapping[CloudId, C
 
 
 def not_asked(silent: Mapping[str, str]) -> str:
-    """Returns a sentence about these hosts; why each is silent was logged when it was looked at."""
+    """Return a sentence about these hosts; why each is silent was logged when it was looked at."""
     count = f"{len(silent)} host{'s' if len(silent) != 1 else ''}"
     return f"{count} could not be asked, and what runs there is not known: {', '.join(silent)}"
 
@@ -117,7 +117,7 @@ def not_asked(silent: Mapping[str, str]) -> str:
 def unowned(
     config: ClusterConfig, listed: Mapping[CloudId, CloudInstance], head: HeadAnswer
 ) -> UnownedMachines:
-    """Returns the listed machines that no running head has a record of; a running head is its own.
+    """Return the listed machines that no running head has a record of; a running head is its own.
 
     A head that was replaced is listed. Machines whose tags cannot be read are left out: whose they are is not
     known.
@@ -134,19 +134,23 @@ def unowned(
 
 
 def _shown(config: ClusterConfig, machine: CloudInstance) -> UnownedMachine:
-    known = config.available_node_types.get(machine.node_type)
+    known = config.available_node_types.get(machine.node_type, NodeTypeConfig())
+    came = [
+        one for one in known.offers if one.zone in ("", machine.zone) and one.market.value == machine.market
+    ]
+    prices = [one.price_per_hour for one in came if one.price_per_hour is not None]
     return UnownedMachine(
         cloud_id=machine.cloud_id,
         node_type=machine.node_type,
         kind="head" if machine.kind is NodeKind.HEAD else "worker",
         request_id=machine.request_id or "",
         ip=machine.external_ip or machine.internal_ip,
-        price_per_hour=None if known is None else known.price_per_hour,
+        price_per_hour=prices[0] if prices else known.price_per_hour,
     )
 
 
 class MachineEnder:
-    """A MachineEnder ends named machines of one cluster."""
+    """Ends named machines of one cluster."""
 
     def __init__(
         self, provider: CloudProvider, home: ClusterHome, clock: Clock, ids: IdSource, *, is_forced: bool
@@ -155,7 +159,7 @@ class MachineEnder:
         self._is_forced = is_forced
 
     def run(self, machines: Sequence[UnownedMachine], report: Callable[[str], None]) -> EndedMachines:
-        """Ends them and looks until none is listed. The ledger is held meanwhile, so that no monitor starts.
+        """End them and looks until none is listed. The ledger is held meanwhile, so that no monitor starts.
 
         Raises ClusterError when a monitor of this computer has it, unless forced.
         """
@@ -172,4 +176,4 @@ class MachineEnder:
             held.enter_context(SqliteInstanceStore(self._home.ledger, clock=self._clock, wait_s=1.0))
         except LedgerLocked as error:
             if not self._is_forced:
-                raise ClusterError(f"nothing was ended: a monitor has just started ({error})") from error
+                raise ClusterError(f"terminated nothing: a monitor has just started ({error})") from error

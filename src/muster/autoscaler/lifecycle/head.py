@@ -1,4 +1,4 @@
-"""Sets the head up over its command runner: files, commands, muster, Ray, and the monitor that stays running.
+"""Set the head up over its command runner: files, commands, muster, Ray, and the monitor that stays running.
 
 Called by `up`. Each step is reported before it begins; a failure says which step of which node it was.
 """
@@ -45,7 +45,7 @@ _HOME = 'echo "muster-home=$HOME"'
 
 @dataclass(frozen=True)
 class HeadTarget:
-    """A HeadTarget is the head that is set up, and what it must know."""
+    """The head that is set up, and what it must know."""
 
     machine: Machine
     address: str
@@ -119,7 +119,7 @@ class HeadSetup:
             await self._note_home(RunWhere.AUTO)
 
     async def write_files(self) -> None:
-        """Writes what the monitor reads: its cluster file, the keys to the workers, and Ray's token."""
+        """Write what the monitor reads: its cluster file, the keys to the workers, and Ray's token."""
         self._begin("writing the cluster's files")
         await self._write(HEAD_FILE, self.target.file.text)
         # A token that is there stays: the workers of a running cluster have it.
@@ -147,7 +147,7 @@ class HeadSetup:
         await self.runner.run(f"rm -f {note}")
 
     async def start_monitor(self) -> str:
-        """Starts the monitor and what keeps it running; returns a note for the user, or ""."""
+        """Start the monitor and what keeps it running; returns a note for the user, or ""."""
         self._begin("starting the monitor")
         await self.runner.run(f"rm -f {shlex.quote(self.home)}/status.json")  # of an earlier monitor
         installed = await install_service(self.runner, self.service())
@@ -169,7 +169,7 @@ class HeadSetup:
         )
 
     def _lock_check(self) -> str:
-        """Returns the line by which the head of a rack takes its host again after a reboot; "" elsewhere."""
+        """Return the line by which the head of a rack takes its host again after a reboot; "" elsewhere."""
         config, machine = self.session.config, self.target.machine
         if self.session.kind.head is not HeadPolicy.HOST:
             return ""
@@ -186,7 +186,7 @@ class HeadSetup:
         return retake_line(config.provider.lock_dir, holder)
 
     async def shares_home(self, request: str) -> bool:
-        """Returns whether the record that was just written here is there, too: HOME is on a shared disk."""
+        """Return whether the record that was just written here is there, too: HOME is on a shared disk."""
         if self._setup.has_container:
             return False
         text = await self.runner.run(f"cat {shlex.quote(self.home)}/cluster.json 2>/dev/null || true")
@@ -201,14 +201,14 @@ class HeadSetup:
         await self._write(f"{self.home}/cluster.json", codec.encode_plain(there).decode())
 
     async def send_ledger(self) -> None:
-        """Sends the newest copy of the ledger that is here, so that a new head knows its machines."""
+        """Send the newest copy of the ledger that is here, so that a new head knows its machines."""
         name = self.session.config.cluster_name
         backups = self.session.home.backups
         if backups.is_dir():
             await push_ledger(self.runner, directory=self.home, cluster=name, source=backups)
 
     def environment(self) -> dict[str, str]:
-        """Returns what Ray and the monitor of this head are started with."""
+        """Return what Ray and the monitor of this head are started with."""
         return {
             "RAY_HEAD_IP": self.head_ip,
             "RAY_CLOUD_INSTANCE_ID": self.target.machine.node_id,
@@ -218,7 +218,7 @@ class HeadSetup:
         }
 
     async def wait_for_monitor(self) -> None:
-        """Waits until the monitor has seen the head's node run: from then on work can start."""
+        """Wait until the monitor has seen the head's node run: from then on work can start."""
         self._begin("waiting for the monitor")
         clock: Clock = self.session.context.clock
         give_up = clock.monotonic() + READY_S
@@ -235,13 +235,13 @@ class HeadSetup:
         )
 
     async def file_differs(self) -> bool:
-        """Returns whether the head's cluster file or prices are others than the user's files make now."""
+        """Return whether the head's cluster file or prices are others than the user's files make now."""
         text = await self.runner.run(f"cat {HEAD_FILE} {HEAD_PRICES} 2>/dev/null || true")
         prices = self.target.file.prices and Document.text_of(Path(self.target.file.prices))
         return self.target.file.text.strip() not in text or prices.strip() not in text
 
     async def is_running(self) -> bool:
-        """Returns whether the monitor there runs and reports the head's node as running."""
+        """Return whether the monitor there runs and reports the head's node as running."""
         status = await self._status()
         if status is None or not status.running(NodeKind.HEAD):
             return False
@@ -252,7 +252,7 @@ class HeadSetup:
         return True
 
     async def running_workers(self) -> int:
-        """Returns how many workers the monitor there reports as running."""
+        """Return how many workers the monitor there reports as running."""
         status = await self._status()
         return 0 if status is None else status.running(NodeKind.WORKER)
 
@@ -287,7 +287,7 @@ class HeadSetup:
 
 
 def container_fields(config: ClusterConfig) -> dict[str, Any]:
-    """Returns the fields of a HeadService about the head's container; none where there is none."""
+    """Return the fields of a HeadService about the head's container; none where there is none."""
     found = container_of(config, config.head_type, is_head=True)
     return {} if found is None else {"container": found.name, "container_program": program_of(found)}
 

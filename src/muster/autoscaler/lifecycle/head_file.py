@@ -1,4 +1,4 @@
-"""Writes the cluster file that the head gets, and the commands that start Ray there. Pure.
+"""Write the cluster file that the head gets, and the commands that start Ray there. Pure.
 
 The monitor on the head reads this file instead of the user's: paths are those of the head, keys are copies
 that `muster up` leaves there, and what the provider has filled in is kept.
@@ -24,7 +24,7 @@ _RAY_START = re.compile(r"(?P<ray>[^\s;&|]*\bray)['\"]?\s+start\b")
 
 
 class HeadFile(Struct, frozen=True, kw_only=True):
-    """A HeadFile is the text of the head's cluster file, and which files it needs beside it."""
+    """The text of the head's cluster file, and which files it needs beside it."""
 
     text: str
     keys: Mapping[str, str] = field(default_factory=dict)  # path on the head -> path on this computer
@@ -32,7 +32,7 @@ class HeadFile(Struct, frozen=True, kw_only=True):
 
 
 class Overrides(Struct, frozen=True, kw_only=True):
-    """Overrides are what the command line says in place of the file."""
+    """What the command line says in place of the file."""
 
     cluster_name: str | None = None
     min_workers: int | None = None
@@ -43,7 +43,7 @@ NO_OVERRIDES = Overrides()
 
 
 def with_overrides(data: Mapping[str, Any], given: Overrides) -> dict[str, Any]:
-    """Returns the file's data with what the command line says; ClusterError where a count fits no type."""
+    """Return the file's data with what the command line says; ClusterError where a count fits no type."""
     changed = dict(data)
     min_workers, max_workers = given.min_workers, given.max_workers
     if given.cluster_name is not None:
@@ -70,7 +70,7 @@ def with_overrides(data: Mapping[str, Any], given: Overrides) -> dict[str, Any]:
 
 
 def head_file(data: Mapping[str, Any], filled: Mapping[str, Any] | None = None) -> HeadFile:
-    """Returns the head's file from the user's; `filled` are the sections that the provider has completed."""
+    """Return the head's file from the user's; `filled` are the sections that the provider has completed."""
     head = {**data, **(filled or {})}
     keys: dict[str, str] = {}
     auth = {
@@ -108,7 +108,7 @@ def _with_key(section: dict[str, Any], keys: dict[str, str]) -> dict[str, Any]:
 
 
 def head_commands(config: ClusterConfig) -> tuple[str, ...]:
-    """Returns the head's start commands without Ray's own autoscaler: two would undo each other's work."""
+    """Return the head's start commands without Ray's own autoscaler: two would undo each other's work."""
     if not config.head_start_ray_commands:
         raise ClusterError(
             "the file has no head_start_ray_commands, so nothing starts Ray on the head",
@@ -118,7 +118,7 @@ def head_commands(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def without_own_autoscaler(command: str) -> str:
-    """Returns a start command that leaves scaling to muster; a command of another kind stays as it is.
+    """Return a start command that leaves scaling to muster; a command of another kind stays as it is.
 
     Example:
         >>> without_own_autoscaler("ray start --head --autoscaling-config=~/x.yaml --port=1")
@@ -131,7 +131,7 @@ def without_own_autoscaler(command: str) -> str:
 
 
 def gcs_port(commands: Sequence[str]) -> int:
-    """Returns the port that the head's commands give the GCS."""
+    """Return the port that the head's commands give the GCS."""
     for command in commands:
         if _RAY_START.search(command) and "--head" in command:
             found = re.search(r"--port[=\s]+['\"]?(\d+)", command)
@@ -140,7 +140,7 @@ def gcs_port(commands: Sequence[str]) -> int:
 
 
 def ray_program(commands: Sequence[str]) -> str:
-    """Returns the `ray` that the commands start: a word of PATH, or a path."""
+    """Return the `ray` that the commands start: a word of PATH, or a path."""
     for command in commands:
         found = _RAY_START.search(command)
         if found:

@@ -1,4 +1,4 @@
-"""Makes the lines that users run on a head: their command, in a screen or tmux, and what follows it. Pure."""
+"""Make the lines that users run on a head: their command, in a screen or tmux, and what follows it. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TMUX, SCREEN = "tmux", "screen"
 
 
 def ray_environment(address: str, auth: Mapping[str, str]) -> dict[str, str]:
-    """Returns what a command on the head needs to find its cluster."""
+    """Return what a command on the head needs to find its cluster."""
     return {"RAY_ADDRESS": address, "RAY_HEAD_IP": address.rpartition(":")[0], **auth}
 
 
 def command_line(
     command: str, *, inside: str = "", stop_with: str = "", environment: Mapping[str, str] | None = None
 ) -> str:
-    """Returns the line for a head; `inside` is TMUX or SCREEN, `stop_with` the Python that has muster.
+    """Return the line for a head; `inside` is TMUX or SCREEN, `stop_with` the Python that has muster.
 
     In a detached session nobody here waits, so the head itself ends the cluster when the command is over.
 
@@ -39,7 +39,7 @@ def command_line(
 
 
 def attach_line(inside: str, *, is_new: bool, environment: Mapping[str, str] | None = None) -> str:
-    """Returns what a terminal on the head runs: a shell, or a session that outlives the connection."""
+    """Return what a terminal on the head runs: a shell, or a session that outlives the connection."""
     exports = "".join(f"export {key}={shlex.quote(value)}; " for key, value in (environment or {}).items())
     if inside == TMUX:
         return f"{exports}tmux new" if is_new else f"{exports}tmux attach || tmux new"
@@ -49,14 +49,14 @@ def attach_line(inside: str, *, is_new: bool, environment: Mapping[str, str] | N
 
 
 def session_kind(*, tmux: bool, screen: bool) -> str:
-    """Returns TMUX, SCREEN or "". Raises ClusterError for both."""
+    """Return TMUX, SCREEN or "". Raises ClusterError for both."""
     if tmux and screen:
         raise ClusterError("--tmux and --screen exclude each other", fix="choose one")
     return TMUX if tmux else SCREEN if screen else ""
 
 
 def forwarded(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns (here, there) of `8265` and `9000:8265`. Raises ClusterError for what is no port.
+    """Return (here, there) of `8265` and `9000:8265`. Raises ClusterError for what is not a port.
 
     Example:
         >>> forwarded(["8265", "9000:80"])
@@ -78,7 +78,7 @@ def forwarded(words: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def log_line(home: str, node: str, *, lines: int, is_followed: bool) -> str:
-    """Returns the line that shows the monitor's log, or the logs of how one node was set up."""
+    """Return the line that shows the monitor's log, or the logs of how one node was set up."""
     folder = shlex.quote(home)
     follow = " -F" if is_followed else ""
     if not node:

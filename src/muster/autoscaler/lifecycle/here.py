@@ -1,4 +1,4 @@
-"""Starts and stops the head and the monitor of a cluster on this computer.
+"""Start and stop the head and the monitor of a cluster on this computer.
 
 Called by `up` and `down`. Whatever was started is stopped when a later step fails.
 """
@@ -28,12 +28,14 @@ from muster.providers.process.head import (
     token_file,
 )
 from muster.providers.process.ray_command import NodeSize
+from muster.providers.teardown import WorkerTeardown
 from muster.providers.v1.tags import TAG_RAY_LAUNCH_CONFIG
 from muster.runtimes.ray.native import check_ray
 
 READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer
 MONITOR_STOP_S = 20.0  # a tick under way is finished
 POLL_S = 0.1
+UNDO_S = 60.0  # until workers elsewhere have ended
 _LOG_TAIL_BYTES = 1500
 
 
@@ -63,6 +65,7 @@ class HeadHere:
                 address=head.address,
                 auth=token_file(self._home.token),
                 temp_dir=head.temp_dir,
+                provider=self._cluster.config.provider.settings() if self._cluster.kind.has_workers else {},
             )
             monitor = running_monitor(self._home)
             if monitor is None:
@@ -108,6 +111,7 @@ class HeadHere:
             environment=self._context.environment,
             tags={TAG_RAY_LAUNCH_CONFIG: launch.launch_hash},
             port=self._port,
+            ip=self._cluster.kind.head_ip(config),
         )
         try:
             program = self._context.programs.head
@@ -127,11 +131,14 @@ class HeadHere:
     def _undo(self) -> None:
         self._report("a step failed: stopping what was started")
         stop_everything(self._home.nodes, self._clock)
+        if self._cluster.kind.has_workers:  # which the monitor may have launched already
+            port, ids = self._cluster.port, self._context.ids
+            WorkerTeardown(port, self._clock, ids, known=()).run(self._report, UNDO_S)
         self._home.cluster.unlink(missing_ok=True)
         self._home.token.unlink(missing_ok=True)
 
     def _monitor(self, record: ClusterRecord, undo: ExitStack) -> ClusterRecord:
-        """Starts the monitor and waits until it reports the head as running."""
+        """Start the monitor and wait until it reports the head as running."""
         home = self._home
         self._report("starting the monitor")
         # Only this cluster's token may be set: RAY_AUTH_TOKEN of another cluster would win over the file.
@@ -154,7 +161,7 @@ class HeadHere:
         return known
 
     def _await_head(self, mark: ProcessIdentity) -> None:
-        """Waits until the monitor has seen the head's node run: from then on trials and tasks can start."""
+        """Wait until the monitor has seen the head's node run: from then on trials and tasks can start."""
         home = self._home
         give_up = self._clock.monotonic() + READY_S
         while self._clock.monotonic() < give_up:

@@ -1,4 +1,4 @@
-"""Keeps a copy of the head's ledger on this computer, beside whatever command of a user reaches the head.
+"""Keep a copy of the head's ledger on this computer, beside whatever command of a user reaches the head.
 
 The head cannot reach this computer, so each such command fetches a copy, at most one a minute. It is fetched
 while the command runs, and never a reason for it to fail.
@@ -23,7 +23,7 @@ CANCEL_S = 5.0
 
 @contextmanager
 def keeping_ledger(session: OpenCluster, head: Machine) -> Iterator[None]:
-    """Fetches a copy while the block runs, and one more after a block that took long."""
+    """Fetch a copy while the block runs, and one more after a block that took long."""
     pull = LedgerPull(session, head)
     pull.start()
     try:
@@ -37,7 +37,7 @@ def keeping_ledger(session: OpenCluster, head: Machine) -> Iterator[None]:
 
 
 class LedgerPull:
-    """A LedgerPull fetches copies from one head, one at a time, in a thread with a loop of its own."""
+    """Fetches copies from one head, one at a time, in a thread with its own loop."""
 
     def __init__(self, session: OpenCluster, head: Machine) -> None:
         self._session, self._head = session, head
@@ -46,7 +46,7 @@ class LedgerPull:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to fetch a copy, unless one was tried a moment ago or the head's directory is this one."""
+        """Begin to fetch a copy, unless one was tried a moment ago or the head's directory is this one."""
         record = self._session.head_record()
         is_elsewhere = bool(record.home and record.python) and not record.shares_home
         if not is_elsewhere or record.node_id != self._head.node_id or not self._is_due():
@@ -67,7 +67,7 @@ class LedgerPull:
             self._thread = None
 
     def cancel(self) -> None:
-        """Ends it soon: the command has failed, or was interrupted."""
+        """End it soon: the command has failed, or was interrupted."""
         loop, task = self._loop, self._task
         if loop is not None and task is not None:
             with suppress(RuntimeError):  # it is over

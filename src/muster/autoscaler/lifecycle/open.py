@@ -1,4 +1,4 @@
-"""Opens a cluster for one command of a user: its file, its files on this computer, its provider and machines.
+"""Open a cluster for one command of a user: its file, its files on this computer, its provider and machines.
 
 Used by `up`, `down` and every command that reaches the head or workers of a running cluster.
 """
@@ -91,7 +91,7 @@ class RunningCluster:
 
 
 class OpenCluster:
-    """An OpenCluster is one cluster while a command works on it; use it in a `with` statement."""
+    """One cluster while a command works on it; use it in a `with` statement."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class OpenCluster:
         overrides: Overrides = NO_OVERRIDES,
         sizes: SizeSource = any_size,
     ) -> None:
-        """Raises ConfigError or ClusterError for a file that cannot be launched.
+        """Raise ConfigError or ClusterError for a file that cannot be launched.
 
         No provider is asked yet, unless `sizes` does: that of `up`, which needs to know what machines have.
         """
@@ -156,7 +156,7 @@ class OpenCluster:
     # -- the provider -----------------------------------------------------------------------------
 
     def bootstrap(self) -> None:
-        """Lets the provider's class complete the file, as the first step of `up`: it may make things."""
+        """Let the provider's class complete the file, as the first step of `up`: it may make things."""
         report = self.context.report
         answer = self.kind.prepare(self.config, lambda: self.port, lambda step: report("", step))
         if answer != self.config:
@@ -195,7 +195,7 @@ class OpenCluster:
     # -- machines ---------------------------------------------------------------------------------
 
     def head(self) -> Machine | None:
-        """Returns the head; of a rack the one on the host that the file names: a lost one is remembered."""
+        """Return the head; of a rack the one on the host that the file names: a lost one is remembered."""
         heads = self.port.machines(NodeKind.HEAD)
         if self.kind.head is HeadPolicy.HOST:
             named = [ip for ip, host in rack_hosts(self.config).items() if host.is_head]
@@ -203,14 +203,14 @@ class OpenCluster:
         return heads[0] if heads else None
 
     def earlier_heads(self) -> list[Machine]:
-        """Returns the heads of a rack on hosts that the file does not name as the head any more."""
+        """Return the heads of a rack on hosts that the file does not name as the head any more."""
         if self.kind.head is not HeadPolicy.HOST:
             return []
         named = [ip for ip, host in rack_hosts(self.config).items() if host.is_head]
         return [one for one in self.port.machines(NodeKind.HEAD) if one.ip not in named]
 
     def running_head(self) -> Machine:
-        """Returns the head. Raises ClusterError when there is none."""
+        """Return the head. Raises ClusterError when there is none."""
         head = self.head()
         if head is None:
             raise ClusterError(
@@ -222,7 +222,7 @@ class OpenCluster:
         return self.port.machines(NodeKind.WORKER)
 
     def notes_on_removed_types(self) -> tuple[str, ...]:
-        """Returns a note about workers whose node type the file no longer has; it is not worth a failure."""
+        """Return a note about workers whose node type the file no longer has; it is not worth a failure."""
         try:
             types = Counter(one.node_type for one in self.workers())
         except Exception:  # noqa: BLE001 - a provider may raise anything
@@ -282,14 +282,14 @@ class OpenCluster:
             )
 
     def address(self, head: Machine) -> str:
-        """Returns the GCS's address; the head's own, since nodes connect to it, not this computer."""
+        """Return the GCS's address; the head's own, since nodes connect to it, not this computer."""
         inner = self.port.internal_ip(head.node_id) or head.ip
         return f"{inner}:{gcs_port(head_commands(self.config))}"
 
 
 def check_elsewhere(cluster: OpenCluster) -> None:
     """Raise ClusterError for a cluster that has no head on another machine."""
-    if not cluster.kind.has_machines:
+    if not cluster.kind.has_distant_head:
         name, place = cluster.kind.name, cluster.kind.head_place
         raise ClusterError(
             f"a cluster of provider type {name!r} is {place}", fix="this command is for others"
@@ -297,7 +297,7 @@ def check_elsewhere(cluster: OpenCluster) -> None:
 
 
 def with_told_sizes(data: Mapping[str, Any], config: ClusterConfig) -> dict[str, Any]:
-    """Returns the file's data with the resources of machine types that only the cloud knows.
+    """Return the file's data with the resources of machine types that only the cloud knows.
 
     They go to the head: it may not be allowed to ask.
     """
@@ -319,7 +319,7 @@ def open_cluster(
     overrides: Overrides = NO_OVERRIDES,
     sizes: SizeSource = any_size,
 ) -> OpenCluster:
-    """Opens the cluster of a file, or of a name that was launched from here."""
+    """Open the cluster of a file, or of a name that was launched from here."""
     file = word if isinstance(word, Path) else cluster_file(word)
     if file is None:
         record = read_record(ClusterHome.of(str(word), context.root)) if is_cluster_name(str(word)) else None

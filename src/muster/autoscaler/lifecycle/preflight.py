@@ -1,4 +1,4 @@
-"""Looks before anything costs money or breaks: key, programs, and on hosts SSH, ports, clock, disk, versions.
+"""Look before anything costs money or breaks: key, programs, and on hosts SSH, ports, clock, disk, versions.
 
 `up` runs it and refuses when something can only fail; the rest are warnings. What a host says becomes a
 Probe, and `judged` is a pure function over it; each finding has a fix of one line.
@@ -45,7 +45,7 @@ AT_ONCE = 64
 
 
 class Probe(Struct, frozen=True, kw_only=True):
-    """A Probe is what one host says; `error` when it says nothing."""
+    """What one host says; `error` when it says nothing."""
 
     error: str = ""
     report: HostReport = HostReport()
@@ -60,7 +60,7 @@ class Probe(Struct, frozen=True, kw_only=True):
 
 
 class ExpectedVersions(Struct, frozen=True, kw_only=True):
-    """An ExpectedVersions is what a host must have for its part in the cluster."""
+    """What a host must have for its part in the cluster."""
 
     cluster: str
     is_head: bool
@@ -74,7 +74,7 @@ class ExpectedVersions(Struct, frozen=True, kw_only=True):
 
 
 def judged(place: str, probe: Probe, expected: ExpectedVersions) -> list[Finding]:
-    """Returns what is wrong with one host; only the head's own problems are fatal, workers are skipped."""
+    """Return what is wrong with one host; only the head's own problems are fatal, workers are skipped."""
     fatal = expected.is_head
     if probe.error:
         return [Finding(place=place, problem=probe.error, fix="see that it is on", is_fatal=fatal)]
@@ -134,7 +134,7 @@ def _versions(probe: Probe, expected: ExpectedVersions) -> list[tuple[str, str, 
 
 
 def probe_line(lock_dir: str, ray: str, ports: Sequence[int], container: tuple[str, str] = ("", "")) -> str:
-    """Returns the line that prints a Probe; it changes nothing. `container` is its program and image."""
+    """Return the line that prints a Probe; it changes nothing. `container` is its program and image."""
     program = shlex.quote(ray) if not ray.startswith("~/") else f'"$HOME"/{shlex.quote(ray[2:])}'
     python = f'"$(dirname -- {program})"/python' if "/" in ray else "python3"
     version = "import importlib.metadata as m, sys; print('python=%d.%d.%d' % sys.version_info[:3])"
@@ -162,7 +162,7 @@ def _container_lines(program: str, image: str) -> str:
 
 
 def read_probe(printed: str, *, now: float) -> Probe:
-    """Returns what `probe_line` printed."""
+    """Return what `probe_line` printed."""
     lines = [line.partition("=") for line in printed.splitlines()]
     found = {key: value for key, _, value in lines}
     report = read_report(printed)
@@ -183,7 +183,7 @@ def read_probe(printed: str, *, now: float) -> Probe:
 
 
 def here(config: ClusterConfig, *, needs_ssh: bool = True) -> list[Finding]:
-    """Returns what is wrong on this computer: programs, key, files to copy."""
+    """Return what is wrong on this computer: programs, key, files to copy."""
     found = []
     for name in ("ssh", "rsync") if needs_ssh else ():
         if shutil.which(name) is None:
@@ -218,7 +218,7 @@ def _key_findings(key: str) -> list[Finding]:
 
 
 def ray_version() -> str:
-    """Returns the version of Ray on this computer, which need not have it; "" then."""
+    """Return the version of Ray on this computer, which need not have it; "" then."""
     try:
         return metadata.version("ray")
     except metadata.PackageNotFoundError:
@@ -226,11 +226,12 @@ def ray_version() -> str:
 
 
 async def preflight(session: OpenCluster) -> list[Finding]:
-    """Returns everything that is wrong, this computer's first; hosts are asked side by side."""
+    """Return everything that is wrong, this computer's first; hosts are asked side by side."""
     config, kind, report = session.config, session.kind, session.context.report
     if kind.preflight is not None:
         said = await asyncio.to_thread(kind.preflight, session.port, config, lambda step: report("", step))
-        return [*here(config), *(_with_line(one, session.file) for one in said)]
+        found = here(config, needs_ssh=not session.port.has_own_runner())
+        return [*found, *(_with_line(one, session.file) for one in said)]
     if kind.head is not HeadPolicy.HOST:
         found = here(config, needs_ssh=not session.port.has_own_runner())
         return [*found, *await _ask_provider(session)]
@@ -262,7 +263,7 @@ def _with_line(finding: Finding, file: Path) -> Finding:
 
 
 async def _ask_provider(session: OpenCluster) -> list[Finding]:
-    """Returns what is wrong with a user's own class: whether it lists machines, and what a head says."""
+    """Return what is wrong with a user's own class: whether it lists machines, and what a head says."""
     session.context.report("", "asking the provider for its machines")
     provider = session.config.provider
     name = f"{provider.module or provider.type}.non_terminated_nodes"
@@ -312,7 +313,7 @@ async def _probe_host(session: OpenCluster, host: RackHost, gate: asyncio.Semaph
 
 
 async def probed(runner: CommandRunner, line: str, clock: Clock) -> Probe:
-    """Returns what a host says; a host that says nothing is a Probe with the reason."""
+    """Return what a host says; a host that says nothing is a Probe with the reason."""
     try:
         began = clock.now()
         printed = await runner.run(line, timeout_s=PROBE_S)

@@ -1,7 +1,7 @@
-"""Brings a cluster up on other machines: finds or makes the head, sets it up, and leaves a monitor there.
+"""Bring a cluster up on other machines: finds or makes the head, sets it up, and leaves a monitor there.
 
 Called by `muster up`. Ended at any point it leaves a working cluster or none: what this call has made is
-given back, and a head that ran before is left as it is.
+released, and a head that ran before is left as it is.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ClusterUp:
     def _on_signal(self, task: asyncio.Task[Any]) -> None:
         """Interrupt the work once; nothing interrupts the return of what was begun."""
         if self._is_ending:
-            self.session.context.report("", "still giving back what was begun; wait")
+            self.session.context.report("", "still releasing what was started; wait")
         else:
             self._is_ending = True
             task.cancel()
@@ -107,7 +107,7 @@ class ClusterUp:
             raise
 
     async def wait_for_workers(self, limit_s: float) -> int:
-        """Returns how many workers run once all that the file always wants do, or when time is up."""
+        """Return how many workers run once all that the file always wants do, or when time is up."""
         assert self._setup is not None, "after `run`"
         clock, wanted, running = self.session.context.clock, wanted_workers(self.session.config), -1
         give_up = clock.monotonic() + limit_s
@@ -120,7 +120,7 @@ class ClusterUp:
             await asyncio.sleep(WORKERS_LOOK_S)
 
     def _must_replace(self, head: Machine) -> bool:
-        """Returns whether another machine is wanted; the host of a rack is always the same."""
+        """Return whether another machine is wanted; the host of a rack is always the same."""
         if self.session.kind.head is HeadPolicy.HOST:
             return False
         launch = node_launches(self.session.config)[self.session.config.head_type]
@@ -128,7 +128,7 @@ class ClusterUp:
         return not is_same or head.node_type != self.session.config.head_type
 
     async def _end_earlier_heads(self) -> tuple[str, ...]:
-        """Ends the heads of a rack that ran on other hosts than the file names now; returns what is left.
+        """End the heads of a rack that ran on other hosts than the file names now; returns what is left.
 
         A host that was lost and has come back would else stay locked, and start its own Ray again.
         """
@@ -197,7 +197,7 @@ class ClusterUp:
         return note
 
     async def _is_current(self, setup: HeadSetup, head: Machine) -> bool:
-        """Returns whether the head was set up from the same file, and its monitor reports it as running."""
+        """Return whether the head was set up from the same file, and its monitor reports it as running."""
         hashes: RuntimeHashes = setup.target.hashes
         is_same = head.tags.get(TAG_RUNTIME_HASH) == hashes.runtime
         is_done = head.tags.get(TAG_RAY_NODE_STATUS) == STATUS_UP_TO_DATE
@@ -232,7 +232,7 @@ class ClusterUp:
         )
 
     def _head_file(self) -> HeadFile:
-        """Returns the head's file; a provider's class may change what goes there."""
+        """Return the head's file; a provider's class may change what goes there."""
         session = self.session
         prepared = session.port.prepare_for_head(plain_config(session.config))
         if prepared is None:
@@ -246,7 +246,7 @@ class ClusterUp:
         return head_file(session.data, {**(session.filled or {}), **changed} or None)
 
     def _token(self) -> str:
-        """Returns the cluster's token, made once; a copy stays here, readable by its owner only."""
+        """Return the cluster's token, made once; a copy stays here, readable by its owner only."""
         path = self.session.home.token
         with contextlib.suppress(FileNotFoundError):
             return path.read_text(encoding="ascii")
@@ -259,7 +259,7 @@ class ClusterUp:
     # -- when it fails ----------------------------------------------------------------------------
 
     async def _undo(self, error: BaseException) -> None:
-        """Ends what this call has begun; the error that led here is the one that the user sees."""
+        """End what this call has begun; the error that led here is the one that the user sees."""
         report = self.session.context.report
         report("", "it could not be started: giving everything back")
         if self._creating is not None:
@@ -272,7 +272,7 @@ class ClusterUp:
             raise ClusterError(
                 f"{error_text(error)}",
                 fix=(
-                    f"and giving back what was begun failed too ({error_text(problem)}): "
+                    f"and releasing what was started failed too ({error_text(problem)}): "
                     f"run `muster down {self.session.file}`"
                 ),
             ) from error
@@ -285,7 +285,7 @@ class ClusterUp:
 
 
 def for_head_only(config: ClusterConfig) -> ClusterConfig:
-    """Returns what the head itself is set up from; all else its monitor applies while it runs."""
+    """Return what the head itself is set up from; all else its monitor applies while it runs."""
     head = replace(config.available_node_types[config.head_type], min_workers=0, max_workers=0)
     return ClusterConfig(
         cluster_name=config.cluster_name,
@@ -303,7 +303,7 @@ def for_head_only(config: ClusterConfig) -> ClusterConfig:
 
 
 def wanted_workers(config: ClusterConfig) -> int:
-    """Returns how many workers the cluster has whatever runs on it."""
+    """Return how many workers the cluster has whatever runs on it."""
     spec = to_spec(config)
     least = {known.name: known.min_nodes for known in spec.node_types}
     least[spec.head_node_type] = max(0, least[spec.head_node_type] - 1)  # the head is one of its type

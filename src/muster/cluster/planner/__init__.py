@@ -1,1 +1,1 @@
-"""Plans where demand goes: onto existing nodes, nodes on their way and new nodes. Values in, values out."""
+"""Plan where demand goes: onto existing nodes, nodes on their way and new nodes. Values in, values out."""

@@ -1,4 +1,4 @@
-"""Merges equal demands into one for the engine, and distributes the answer to the original ones.
+"""Merge equal demands into one for the engine, and distributes the answer to the original ones.
 
 Called by `pack`, so that planning costs by kinds of request and not by requests. Which of several equal
 requests gets a place first is their order. Also: whether a node type could ever hold a request.
@@ -30,38 +30,38 @@ NONE: Counts = {}  # shared by the many outcomes that have nothing of a kind; ou
 
 
 class PlacementTally:
-    """A PlacementTally counts where the requests of one kind (demands, gangs, constraints) went, by item."""
+    """Counts where the requests of one kind (demands, gangs, constraints) went, by item."""
 
     def __init__(self) -> None:
         self.placed: dict[int, Counts] = {}
         self.coming: dict[int, Counts] = {}
-        self.bought: dict[int, Counts] = {}
+        self.launched: dict[int, Counts] = {}
         self.unplaced: dict[int, int] = {}
 
     def outcome(self, index: int, position: int) -> ItemOutcome:
-        """Returns the outcome of the item that is `index` for the caller and `position` for the engine."""
+        """Return the outcome of the item that is `index` for the caller and `position` for the engine."""
         return ItemOutcome(
             index=index,
             placed=self.placed.get(position, NONE),
             coming=self.coming.get(position, NONE),
-            bought=self.bought.get(position, NONE),
+            launched=self.launched.get(position, NONE),
             unplaced=self.unplaced.get(position, 0),
         )
 
     def parts(self, position: int) -> Iterator[PlacedPart]:
-        """Yields the requests that found a place, as parts: running nodes first."""
-        for kind, counts in enumerate((self.placed, self.coming, self.bought)):
+        """Yield the requests that found a place, as parts: running nodes first."""
+        for kind, counts in enumerate((self.placed, self.coming, self.launched)):
             for where, amount in counts.get(position, NONE).items():
                 yield PlacedPart(kind, where, amount)
 
 
-PLACED, COMING, BOUGHT, UNPLACED = range(4)
+PLACED, COMING, LAUNCHED, UNPLACED = range(4)
 
 
 class PlacedPart(NamedTuple):
     """A PlacedPart is `amount` requests that went the same way."""
 
-    kind: int  # PLACED, COMING, BOUGHT or UNPLACED
+    kind: int  # PLACED, COMING, LAUNCHED or UNPLACED
     where: str
     amount: int
 
@@ -83,12 +83,12 @@ class PlacementTallies:
         for kind, is_gang, item, node, node_type, amount in solution.placements:
             tally = plain if kind is in_demand and not is_gang else tallies._kind(kind, is_gang)
             if node < 0:
-                _add(tally.bought, item, node_type, amount)
+                _add(tally.launched, item, node_type, amount)
                 continue
             used.add(node)
             where = nodes[node]
             if not where.key:
-                _add(tally.bought, item, where.node_type, amount)
+                _add(tally.launched, item, where.node_type, amount)
             else:
                 _add(tally.placed if where.runs else tally.coming, item, where.key, amount)
         for kind, is_gang, item, amount in solution.unplaced:
@@ -115,7 +115,7 @@ DemandKey = tuple[ItemKey, tuple[Selector, ...], tuple[str, str] | None]
 
 
 def demand_key(demand: Demand) -> DemandKey:
-    """Returns a key; requests with the same key are placed alike."""
+    """Return a key; requests with the same key are placed alike."""
     return demand.shape.key, demand.selectors, demand.avoid
 
 
@@ -123,7 +123,7 @@ _NO_REQUEST = ItemOutcome(index=-1)
 
 
 class MergedDemands:
-    """MergedDemands hold equal demands as one, without empty ones, and can distribute the outcome again."""
+    """Holds equal demands as one, without empty ones, and can distribute the outcome again."""
 
     def __init__(self, asked: Sequence[Demand]) -> None:
         self._asked = asked
@@ -146,7 +146,7 @@ class MergedDemands:
         return replace(first, count=sum(self._asked[index].count for index in members))
 
     def outcomes(self, tally: PlacementTally) -> tuple[ItemOutcome, ...]:
-        """Returns one outcome per original demand; counts are distributed in the original order."""
+        """Return one outcome per original demand; counts are distributed in the original order."""
         found = [_NO_REQUEST] * len(self._asked)
         for place, members in enumerate(self._members):
             if len(members) == 1:
@@ -177,36 +177,36 @@ class MergedDemands:
                 taken = min(needs, left)
                 got[kind][where] = got[kind].get(where, 0) + taken
                 needs, left = needs - taken, left - taken
-            placed, coming, bought, unplaced = got
+            placed, coming, launched, unplaced = got
             found[index] = ItemOutcome(
-                index=index, placed=placed, coming=coming, bought=bought, unplaced=unplaced.get("", 0)
+                index=index, placed=placed, coming=coming, launched=launched, unplaced=unplaced.get("", 0)
             )
 
 
 def _share_among_singles(
     members: Sequence[int], parts: Iterable[PlacedPart], found: list[ItemOutcome]
 ) -> None:
-    """Handles demands of one request each, often very many: those placed alike share one mapping."""
+    """Handle demands of one request each, often very many: those placed alike share one mapping."""
     waiting = iter(members)
     for kind, where, amount in parts:
         single = {where: 1}
         placed = single if kind == PLACED else NONE
         coming = single if kind == COMING else NONE
-        bought = single if kind == BOUGHT else NONE
+        launched = single if kind == LAUNCHED else NONE
         unplaced = 1 if kind == UNPLACED else 0
         for index in islice(waiting, amount):
             found[index] = ItemOutcome(
-                index=index, placed=placed, coming=coming, bought=bought, unplaced=unplaced
+                index=index, placed=placed, coming=coming, launched=launched, unplaced=unplaced
             )
 
 
 def gang_size(gang: Gang) -> int:
-    """Returns how many bundles the gang has, by its first option."""
+    """Return how many bundles the gang has, by its first option."""
     return sum(bundle.count for bundle in gang.options[0]) if gang.options else 0
 
 
 class CountedGangs:
-    """CountedGangs hold the gangs that have bundles, and can restore the original order."""
+    """Holds the gangs that have bundles, and can restore the original order."""
 
     def __init__(self, asked: Sequence[Gang]) -> None:
         self.gangs = tuple(gang for gang in asked if gang_size(gang) > 0)
@@ -218,12 +218,12 @@ class CountedGangs:
 
 
 def selector_holds(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Returns whether every condition holds; the empty selector holds everywhere."""
+    """Return whether every condition holds; the empty selector holds everywhere."""
     return all(_match_holds(match, labels) for match in selector)
 
 
 def first_match(selectors: Sequence[Selector], labels: Mapping[str, str]) -> int | None:
-    """Returns the index of the first selector that holds; None when none does, or there is none."""
+    """Return the index of the first selector that holds; None when none does, or there is none."""
     for index, selector in enumerate(selectors):
         if selector_holds(selector, labels):
             return index
@@ -239,7 +239,7 @@ def _match_holds(match: LabelMatch, labels: Mapping[str, str]) -> bool:
 
 
 class Nearest(NamedTuple):
-    """A Nearest is the type that is closest to holding a request that no type can hold."""
+    """The type that is closest to holding a request that no type can hold."""
 
     name: str  # empty: there is no type at all
     lacks: Mapping[str, float]
@@ -247,7 +247,7 @@ class Nearest(NamedTuple):
 
 
 def capacity(node_type: NodeType) -> Resources:
-    """Returns all that a machine of this type can have, grown in place as far as is expected of it."""
+    """Return all that a machine of this type can have, grown in place as far as is expected of it."""
     if node_type.resize is None:
         return node_type.resources
     grown = dict(node_type.resources)
@@ -257,7 +257,7 @@ def capacity(node_type: NodeType) -> Resources:
 
 
 def why_not(demand: Demand, node_type: NodeType) -> Reason | None:
-    """Returns why no machine of this type could ever hold one of these requests; None when one could."""
+    """Return why no machine of this type could ever hold one of these requests; None when one could."""
     if not capacity(node_type).holds(demand.shape):
         return Reason.TYPE_LACKS_RESOURCES
     suits = any(labels_suit(demand, labels_of(offer, node_type)) for offer in node_type.offers or (None,))
@@ -265,7 +265,7 @@ def why_not(demand: Demand, node_type: NodeType) -> Reason | None:
 
 
 def machines_for(demand: Demand, node_type: NodeType) -> int:
-    """Returns how many machines of this type hold all of these requests; 0 when one cannot hold any."""
+    """Return how many machines of this type hold all of these requests; 0 when one cannot hold any."""
     size = capacity(node_type)
     most = min((size.units(name) // units for name, units in demand.shape.items() if units), default=0)
     return -(-demand.count // most) if most else 0
@@ -278,7 +278,7 @@ def labels_suit(demand: Demand, labels: Mapping[str, str]) -> bool:
 
 
 def nearest(demand: Demand, offers: Sequence[TypeOffer]) -> Nearest:
-    """Returns the type that is short of the smallest shares of what is asked; then the first listed."""
+    """Return the type that is short of the smallest shares of what is asked; then the first listed."""
     wanted = f"{{{demand.shape}}}"
     if not offers:
         return Nearest("", {}, f"no node type can hold {wanted}: the config has no node types")
@@ -311,13 +311,13 @@ def _selector_text(selector: Selector) -> str:
 
 
 def names_of_no_type(names: Iterable[str], offers: Iterable[TypeOffer]) -> list[str]:
-    """Returns the resources that no new machine could have: only nodes that exist, if any, offer them."""
+    """Return the resources that no new machine could have: only nodes that exist, if any, offer them."""
     offered = {name for offer in offers for name in capacity(offer.node_type)}
     return [name for name in names if name not in offered and not implicit_units(name)]
 
 
 def nodes_by_name(names: Iterable[str], nodes: Sequence[PackNode]) -> dict[str, list[int]]:
-    """Returns per resource the nodes that have it; without resources of nodes that are or may be resized."""
+    """Return per resource the nodes that have it; without resources of nodes that are or may be resized."""
     homes: dict[str, list[int]] = {name: [] for name in names}
     for number, node in enumerate(nodes):
         for name in (*node.total, *node.available):
@@ -332,19 +332,19 @@ def nodes_by_name(names: Iterable[str], nodes: Sequence[PackNode]) -> dict[str, 
 
 
 def fitting(demand: Demand, offers: Iterable[TypeOffer]) -> list[TypeOffer]:
-    """Returns the offers whose machines could hold one of these requests, whatever the limits say."""
+    """Return the offers whose machines could hold one of these requests, whatever the limits say."""
     able = (offer for offer in offers if why_not(demand, offer.node_type) is None)
     return [_narrowed(demand, offer) if demand.selectors and offer.choices else offer for offer in able]
 
 
 def _narrowed(demand: Demand, offer: TypeOffer) -> TypeOffer:
-    """Returns a type with the offers alone whose labels suit the request."""
+    """Return a type with the offers alone whose labels suit the request."""
     suiting = tuple(c for c in offer.choices if labels_suit(demand, labels_of(c.offer, offer.node_type)))
     return replace(offer, choices=suiting, room=min(offer.room, sum(each.room for each in suiting)))
 
 
 def could_hold(demand: Demand, request: PackRequest) -> bool:
-    """Returns whether a node of this cluster, or a machine of any type, could hold one of these requests."""
+    """Return whether a node of this cluster, or a machine of any type, could hold one of these requests."""
     return bool(fitting(demand, request.offers)) or any(
         node.total.holds(demand.shape) and labels_suit(demand, node.labels) for node in request.nodes
     )

@@ -1,7 +1,7 @@
-"""Explains the planner's answer in reasons, for users and programs. Reads the packing, decides nothing.
+"""Explain the planner's answer in reasons, for users and programs. Reads the packing, decides nothing.
 
 Every request of a demand, gang or constraint has exactly one reason: the counts of a subject's verdicts
-add up to its count. Every node has one reason, and so has every node type that was bought or passed over.
+add up to its count. Every node has one reason, and so has every node type that was launched or passed over.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BY_SEVERITY = (
 
 
 class Obstacle(Struct, frozen=True, kw_only=True):
-    """An Obstacle is the reason why a request has no place."""
+    """The reason why a request has no place."""
 
     reason: Reason
     detail: str
@@ -72,7 +72,7 @@ class Obstacles:
 
     @cached_property
     def _stays(self) -> list[PackNode]:
-        """Returns the nodes that no limit removed; idle ones still counted when machines were bought."""
+        """Return the nodes that no limit removed; idle ones still counted when machines were launched."""
         removals = self._packing.removals
         gone = {removal.instance_id for removal in removals if removal.cause is not StopCause.IDLE}
         return [node for node in self._request.nodes if node.key not in gone]
@@ -87,14 +87,14 @@ class Obstacles:
 
     @cached_property
     def _below_maximum(self) -> dict[str, int]:
-        """Returns how many more of each type its own maximum allows after this pass, back-off or not."""
+        """Return how many more of each type its own maximum allows after this pass, back-off or not."""
         taken = Counter(node.node_type for node in self._stays)
         taken.update(self._request.leaving)
         taken.update(self._packing.launch)
         return {o.node_type.name: o.node_type.most_nodes - taken[o.node_type.name] for o in self._offers}
 
     def _is_sold_out(self, offer: TypeOffer) -> bool:
-        """Returns whether the type has offers and nothing is left of those that are not backed off."""
+        """Return whether the type has offers and nothing is left of those that are not backed off."""
         name = offer.node_type.name
         return bool(offer.choices) and offer.room - self._packing.launch.get(name, 0) <= 0
 
@@ -106,7 +106,7 @@ class Obstacles:
         return found
 
     def of_bundle(self, demand: Demand) -> Obstacle:
-        """Returns why a bundle of a constraint has no place: the rest of its constraint may be the reason."""
+        """Return why a bundle of a constraint has no place: the rest of its constraint may be the reason."""
         if not self._has_open_type(demand):
             return self.of_demand(demand)
         detail = "the limits do not allow all bundles of this constraint, so none of them is launched"
@@ -130,7 +130,7 @@ class Obstacles:
         return Obstacle(reason=Reason.BLOCKED_BY_GANG, detail=detail)
 
     def _has_locality(self, label: str, bundles: Sequence[Demand]) -> bool:
-        """Returns whether at some value of the label every bundle has a type that could hold it."""
+        """Return whether at some value of the label every bundle has a type that could hold it."""
         shared = [
             {offer.node_type.labels.get(label, "") for offer in fitting(bundle, self._offers)} - {""}
             for bundle in bundles
@@ -174,7 +174,7 @@ class Obstacles:
         return Obstacle(reason=reason, detail=detail, target=target)
 
     def _no_type(self, demand: Demand) -> Obstacle:
-        """No type can hold the request; a node may still be able to (a head with resources of its own)."""
+        """No type can hold the request; a node may still be able to (a head with other resources)."""
         # The nodes that have the resource of the request that the fewest have (`node:<ip>`: one).
         names = (name for name, units in demand.shape.items() if units > 0 and not implicit_units(name))
         with_rarest = min((self._by_resource.get(name, []) for name in names), key=len, default=self._stays)
@@ -190,7 +190,7 @@ class Obstacles:
 
 
 def _merged(bundles: Sequence[Demand]) -> list[Demand]:
-    """Returns what STRICT_PACK requests: one request per group of bundles with the same labels."""
+    """Return what STRICT_PACK requests: one request per group of bundles with the same labels."""
     sums: dict[tuple[Selector, ...], Resources] = {}
     for bundle in bundles:
         sums[bundle.selectors] = sums.get(bundle.selectors, EMPTY).plus(bundle.shape.times(bundle.count))
@@ -213,7 +213,7 @@ def _offers_at_limit(demand: Demand, sold_out: Sequence[TypeOffer]) -> Obstacle:
 
 
 def _backed_off(blocked: Sequence[TypeOffer], now: float) -> Obstacle:
-    """Names the type that will be tried first."""
+    """Name the type that will be tried first."""
     first = min(blocked, key=lambda offer: offer.blocked_until)
     return Obstacle(
         reason=Reason.BLOCKED_BY_BACKOFF, detail=blocked_text(first, now), target=first.node_type.name
@@ -221,7 +221,7 @@ def _backed_off(blocked: Sequence[TypeOffer], now: float) -> Obstacle:
 
 
 def blocked_text(offer: TypeOffer, now: float) -> str:
-    """Returns why a type is backed off and what happens next, for users."""
+    """Return why a type is backed off and what happens next, for users."""
     kind = offer.blocked_kind
     message = f": {offer.blocked_message}" if offer.blocked_message else ""
     advice = "; a user must act" if kind in NEEDS_USER_ACTION else ""
@@ -245,14 +245,14 @@ _MAX_KINDS = 500  # kinds of request read for a type's verdict; more would not c
 
 
 def explain(request: PackRequest, packing: Packing) -> tuple[Verdict, ...]:
-    """Returns verdicts: requests first, then node types, then nodes."""
+    """Return verdicts: requests first, then node types, then nodes."""
     return (*_requests(request, packing), *_types(request, packing), *_nodes(request, packing))
 
 
 def rejections(
     demand: Demand, offers: Iterable[TypeOffer], room: int | None, chosen: Collection[str]
 ) -> dict[str, Reason]:
-    """Returns for each node type not used for this demand: why not. `offers` and `room` as before buying."""
+    """Return for each node type not used for this demand: why not. `offers` and `room` as before buying."""
     return {
         offer.node_type.name: _why_passed_over(demand, offer, room)
         for offer in offers
@@ -296,7 +296,7 @@ def _requests(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
 def _verdicts_of(
     subject: Subject, name: str, outcome: ItemOutcome, blocked: Obstacle | None, resize: Collection[str]
 ) -> Iterator[Verdict]:
-    """Yields the reasons of one item's requests; nodes that share a reason share a verdict."""
+    """Yield the reasons of one item's requests; nodes that share a reason share a verdict."""
     subject_id = name or str(outcome.index)
     placed = outcome.placed
     if resize:
@@ -308,7 +308,7 @@ def _verdicts_of(
         yield _on_nodes(subject, subject_id, Reason.PLACED, placed)
     if outcome.coming:
         yield _on_nodes(subject, subject_id, Reason.WAITING_FOR_NODE, outcome.coming)
-    for node_type, count in outcome.bought.items():
+    for node_type, count in outcome.launched.items():
         yield Verdict(
             subject=subject,
             subject_id=subject_id,
@@ -342,13 +342,13 @@ def _on_nodes(subject: Subject, subject_id: str, reason: Reason, counts: Mapping
 
 
 def _types(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
-    """Yields a verdict per type that was bought, backed off, or passed over although machines were wanted."""
+    """Yield a verdict per type that was launched, backed off, or passed over although wanted."""
     wanted = _wanted(request, packing)
     for offer in map(_with_own_block, packing.offers):
         name = offer.node_type.name
         count = packing.launch.get(name, 0)
         if count:
-            detail = _purchase_text(offer, count, packing.bought_offers.get(name, {}))
+            detail = _purchase_text(offer, count, packing.launched_offers.get(name, {}))
             yield _of_type(name, Reason.TYPE_CHOSEN, detail, count)
         elif offer.blocked_kind is not None:
             yield _of_type(name, _blocked_reason(offer), _blocked_detail(request, packing, offer))
@@ -364,7 +364,7 @@ def _with_own_block(offer: TypeOffer) -> TypeOffer:
 
 
 def _purchase_text(offer: TypeOffer, count: int, by_offer: Mapping[str, int]) -> str:
-    """Returns what is bought at which price, and which cheaper offers were passed over, for users."""
+    """Return what is launched at which price, and which cheaper offers were passed over, for users."""
     price = offer.node_type.price_per_hour
     if not offer.choices:
         return "" if price is None else f"{count} at ${price:g} per hour each"
@@ -400,23 +400,23 @@ def _blocked_detail(request: PackRequest, packing: Packing, offer: TypeOffer) ->
 
 
 def _wanted(request: PackRequest, packing: Packing) -> list[Demand]:
-    """Returns the kinds of request that needed new machines, one of each."""
+    """Return the kinds of request that needed new machines, one of each."""
     kinds: dict[object, Demand] = {}
     bundles = (demand for constraint in request.constraints for demand in constraint.demands)
     for outcomes, demands in ((packing.constraints, bundles), (packing.demands, request.demands)):
         for outcome, demand in zip(outcomes, demands, strict=True):
-            if outcome.bought or outcome.unplaced:
+            if outcome.launched or outcome.unplaced:
                 kinds.setdefault(demand_key(demand), demand)
                 if len(kinds) >= _MAX_KINDS:
                     return list(kinds.values())
     for outcome, gang in zip(packing.gangs, request.gangs, strict=True):
-        if outcome.bought or outcome.unplaced:
+        if outcome.launched or outcome.unplaced:
             kinds.update((demand_key(bundle), bundle) for option in gang.options for bundle in option)
     return list(kinds.values())
 
 
 def _nearest_miss(wanted: Sequence[Demand], offer: TypeOffer, room: int | None) -> Reason:
-    """Returns why this type was not bought, for the request that it came closest to serving."""
+    """Return why this type was not launched, for the request that it came closest to serving."""
     reason = Reason.TYPE_LACKS_RESOURCES
     for demand in wanted:
         found = _why_passed_over(demand, offer, room)

@@ -25,17 +25,17 @@ Groups = dict[str, list[PackNode]]  # nodes by type; types in order of first app
 
 
 class LimitedCluster(Struct, frozen=True, kw_only=True):
-    """A LimitedCluster is the cluster once limits and minimums are applied."""
+    """The cluster once limits and minimums are applied."""
 
-    nodes: tuple[PackNode, ...]  # in list order, machines bought for minimums included
+    nodes: tuple[PackNode, ...]  # in list order, machines launched for minimums included
     removals: tuple[Removal, ...]
-    bought: Mapping[str, int]  # for minimums, by type
-    offers: tuple[TypeOffer, ...]  # with the room there was before anything was bought
+    launched: Mapping[str, int]  # for minimums, by type
+    offers: tuple[TypeOffer, ...]  # with the room there was before anything was launched
     room: int | None
 
 
 def resolve_limits(request: PackRequest) -> LimitedCluster:
-    """Removes outdated nodes, caps each type and the cluster, and buys what minimums lack."""
+    """Remove outdated nodes, caps each type and the cluster, and buys what minimums lack."""
     types = {offer.node_type.name: offer.node_type for offer in request.offers}
     removals: list[Removal] = []
     groups, staying = _current(request, types, removals)
@@ -48,24 +48,24 @@ def resolve_limits(request: PackRequest) -> LimitedCluster:
     offers = with_choices_left(
         offers, chain.from_iterable(groups.values()) if survivors is None else survivors, request
     )
-    bought = _minimums(offers, live, room)
+    launched = _minimums(offers, live, room)
     return LimitedCluster(
         # Where the cluster had to shrink there is no room to buy, so the survivors are the whole list.
-        nodes=tuple(_listed(groups, bought, types) if survivors is None else survivors),
+        nodes=tuple(_listed(groups, launched, types) if survivors is None else survivors),
         removals=tuple(removals),
-        bought=bought,
+        launched=launched,
         offers=offers,
         room=room,
     )
 
 
 def victim_order(node: PackNode) -> tuple[bool, float, float]:
-    """Returns the sort key, first to go first: not running, then longest idle, then least used."""
+    """Return the sort key, first to go first: not running, then longest idle, then least used."""
     return node.runs, -node.idle_s, mean_utilization(node)
 
 
 def mean_utilization(node: PackNode) -> float:
-    """Returns the mean used share of the node's resources; one not reported as free counts as used."""
+    """Return the mean used share of the node's resources; one not reported as free counts as used."""
     total, free = node.total, node.available
     shares = [(have - free.units(name)) / have for name, have in total.items() if have > 0]
     return sum(shares) / len(shares) if shares else 0.0
@@ -78,7 +78,7 @@ def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0)
 def _current(
     request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]
 ) -> tuple[Groups, int]:
-    """Returns the nodes by type, without those whose type is gone or (when checked) changed since launch.
+    """Return the nodes by type, without those whose type is gone or (when checked) changed since launch.
 
     A node of a type that is gone stays until it is idle, but takes no demand; the number of these is second.
     """
@@ -102,7 +102,7 @@ def _current(
 
 
 def _is_outdated(node: PackNode, known: NodeType) -> bool:
-    """A node without a recorded hash is not outdated: a missing record is no reason to stop a node."""
+    """A node without a recorded hash is not outdated: a missing record is not a reason to stop a node."""
     return bool(known.launch_hash and node.launch_hash) and known.launch_hash != node.launch_hash
 
 
@@ -132,7 +132,7 @@ def _cap_types(groups: Groups, types: Mapping[str, NodeType], removals: list[Rem
 
 
 def _without_wishes(group: list[PackNode], known: NodeType, removals: list[Removal]) -> list[PackNode]:
-    """Removes what nothing was asked for yet, where more are wished for than machines of the type exist."""
+    """Remove what nothing was asked for yet, where more are wished for than machines of the type exist."""
     queued = [node for node in group if node.state is InstanceState.QUEUED]
     excess = queued[: max(0, len(group) - known.most_nodes)]
     details = f"{len(group)} nodes of type {known.name}, and {known.existing} machines of it exist"
@@ -142,7 +142,7 @@ def _without_wishes(group: list[PackNode], known: NodeType, removals: list[Remov
 
 
 def _cap_cluster(groups: Groups, max_nodes: int | None, removals: list[Removal]) -> list[PackNode] | None:
-    """Returns the survivors in their new order; None when no node had to go."""
+    """Return the survivors in their new order; None when no node had to go."""
     live = sum(map(len, groups.values()))
     if max_nodes is None or live <= max_nodes:
         return None
@@ -153,7 +153,7 @@ def _cap_cluster(groups: Groups, max_nodes: int | None, removals: list[Removal])
 
 
 def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], list[PackNode]]:
-    """Returns the victims, and the survivors in victim order with the head last."""
+    """Return the victims, and the survivors in victim order with the head last."""
     everyone = list(nodes)
     heads = [node for node in everyone if node.kind is NodeKind.HEAD]
     ranked = sorted((node for node in everyone if node.kind is not NodeKind.HEAD), key=victim_order)
@@ -163,7 +163,7 @@ def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], lis
 def _rooms(
     request: PackRequest, live: Mapping[str, int], staying: int
 ) -> tuple[tuple[TypeOffer, ...], int | None]:
-    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count.
+    """Return how many more of each type, and in all. Nodes on their way out may come back, so they count.
 
     So do the `staying` ones, of types that are gone: they run until they are idle, and cost as much.
     """
@@ -184,25 +184,25 @@ def _with_room(offer: TypeOffer, taken: int) -> TypeOffer:
 
 
 def _minimums(offers: Iterable[TypeOffer], live: Mapping[str, int], room: int | None) -> dict[str, int]:
-    """Returns machines to buy for minimums; limits bound them, and types in config order come first."""
-    bought: dict[str, int] = {}
+    """Return machines to buy for minimums; limits bound them, and types in config order come first."""
+    launched: dict[str, int] = {}
     for offer in offers:
         known = offer.node_type
         missing = min(known.min_nodes - live.get(known.name, 0), offer.room)
         if room is not None:
-            missing = min(missing, room - sum(bought.values()))
+            missing = min(missing, room - sum(launched.values()))
         if missing > 0:
-            bought[known.name] = missing
-    return bought
+            launched[known.name] = missing
+    return launched
 
 
-def _listed(groups: Groups, bought: Mapping[str, int], types: Mapping[str, NodeType]) -> Iterator[PackNode]:
-    """Groups by type, new machines in front; exact ties of the engines go to the first in this order."""
-    for name, count in bought.items():
+def _listed(groups: Groups, launched: Mapping[str, int], types: Mapping[str, NodeType]) -> Iterator[PackNode]:
+    """Group by type, new machines in front; exact ties of the engines go to the first in this order."""
+    for name, count in launched.items():
         yield from (_new_node(types[name]) for _ in range(count))
         yield from groups.get(name, ())
     for name, group in groups.items():
-        if name not in bought:
+        if name not in launched:
             yield from group
 
 
@@ -229,7 +229,7 @@ Since = Mapping[str, tuple[float, ...]]
 def remove_idle(
     request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str], launch: Mapping[str, int]
 ) -> tuple[tuple[Removal, ...], Since]:
-    """Removes idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums.
+    """Remove idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums.
 
     The second value is `pending_idle` of the next pass.
     """
@@ -251,7 +251,7 @@ def remove_idle(
 
 
 def idle_limit_s(known: NodeType, request: PackRequest) -> float | None:
-    """Returns how long a node of this type may be idle; None: no limit."""
+    """Return how long a node of this type may be idle; None: no limit."""
     limit_s = request.idle_timeout_s if known.idle_timeout_s is None else known.idle_timeout_s
     if limit_s is None or request.most_idle_s is None:
         return limit_s
@@ -271,7 +271,7 @@ def _expired_running(request: PackRequest, unneeded: Iterable[PackNode]) -> list
 def _pending(
     request: PackRequest, unneeded: Iterable[PackNode]
 ) -> tuple[dict[str, tuple[float, ...]], list[PackNode]]:
-    """Returns per type since when k+1 machines on their way were unneeded, and those machines.
+    """Return per type since when k+1 machines on their way were unneeded, and those machines.
 
     The oldest times go to the least advanced machines.
     """
@@ -292,7 +292,7 @@ def _pending(
 
 
 def _limit_s(node: PackNode, request: PackRequest) -> float:
-    """Returns for how long a machine on its way may be unneeded."""
+    """Return for how long a machine on its way may be unneeded."""
     limit_s = request.pending_idle_s
     if limit_s is None or limit_s < 0 or node.state is _S.REQUESTED:
         limit_s = math.inf
@@ -302,7 +302,7 @@ def _limit_s(node: PackNode, request: PackRequest) -> float:
 def _spare(
     request: PackRequest, nodes: Sequence[PackNode], expired: Sequence[PackNode], launch: Mapping[str, int]
 ) -> list[PackNode]:
-    """Returns the first of each type that the minimum does not need."""
+    """Return the first of each type that the minimum does not need."""
     spare = {
         offer.node_type.name: launch.get(offer.node_type.name, 0) - offer.node_type.min_nodes
         for offer in request.offers

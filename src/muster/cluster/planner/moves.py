@@ -1,4 +1,4 @@
-"""Works out what it costs when the trials of a node go on elsewhere: on other nodes, or on machines to buy.
+"""Compute the cost of moving the trials of a node: to other nodes, or to new machines.
 
 Pure. Called by the rule that empties nodes. Nobody can say where the runtime will put a trial that has left
 its node, so the dearest of the nodes with room for it is counted on.
@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from muster.base.forecast import RunningTrial
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.planner.limits import COMING
-from muster.cluster.planner.offers import bought_offers, by_price, price_of, without
+from muster.cluster.planner.offers import by_price, launched_offers, price_of, without
 from muster.cluster.planner.request import Packing, PackNode, Removal, TypeOffer
 
 BETWEEN_MOVES_S = 600.0  # a trial is moved at most once within this
 
 
 class BusyNode(Struct, frozen=True, kw_only=True):
-    """A BusyNode is a node that may be emptied, with the trials on it."""
+    """A node that may be emptied, with the trials on it."""
 
     key: str  # instance id
     node_type: str
@@ -34,15 +34,15 @@ class BusyNode(Struct, frozen=True, kw_only=True):
 
     @property
     def rest_s(self) -> float:
-        """Returns how long the node would be needed if it is not emptied."""
+        """Return how long the node would be needed if it is not emptied."""
         return max(trial.rest_s or 0.0 for trial in self.trials)
 
     def rest_on(self, trial: RunningTrial, speed: float) -> float:
-        """Returns how long a trial of this node would run on a machine of another speed."""
+        """Return how long a trial of this node would run on a machine of another speed."""
         return (trial.rest_s or 0.0) * self.speed / speed
 
     def move_cost(self) -> float:
-        """Returns the $ of the work that is repeated and of the time that trials need to start again."""
+        """Return the $ of the work that is repeated and of the time that trials need to start again."""
         lost_s = sum(
             (trial.unsaved_s + trial.restart_s) * _share(trial.shape, self.total) for trial in self.trials
         )
@@ -50,7 +50,7 @@ class BusyNode(Struct, frozen=True, kw_only=True):
 
 
 class FreeRoom(Struct, frozen=True, kw_only=True):
-    """A FreeRoom is what is free on a node, and how long the node is needed anyway."""
+    """What is free on a node, and how long the node is needed anyway."""
 
     free: Resources
     price: float
@@ -64,7 +64,7 @@ class FreeRoom(Struct, frozen=True, kw_only=True):
         return replace(self, free=self.free.minus(shape), end_s=end_s, worth=worth)
 
     def added(self, trial: RunningTrial, rest_s: float, own: float) -> float:
-        """Returns the $ that one more trial is expected to cost here; `own`: $ per hour of its own machine.
+        """Return the $ that one more trial is expected to cost here; `own`: $ per hour of the node's machine.
 
         Where the trials are worth less than the node costs, the node will be emptied itself, and one more
         trial is not free. Rests are means of times that vary a lot, because schedulers stop most trials
@@ -81,21 +81,21 @@ class FreeRoom(Struct, frozen=True, kw_only=True):
 
 
 def _until_next_move_s(end_s: float) -> float:
-    """Returns the expected part of the time between two moves that is left when the node's trials end."""
+    """Return the expected part of the time between two moves that is left when the node's trials end."""
     if end_s <= 0:
         return BETWEEN_MOVES_S
     return BETWEEN_MOVES_S + end_s * math.expm1(-BETWEEN_MOVES_S / end_s)
 
 
 class EmptyingPlan(Struct, frozen=True, kw_only=True):
-    """An EmptyingPlan is what would become of the trials of a node, in $ over their rest."""
+    """What would become of the trials of a node, in $ over their rest."""
 
     saved: float
     cost: float  # of the moves, and of the boots of new machines
     rooms: Mapping[str, FreeRoom]  # of the other nodes, afterwards
     targets: frozenset[str]
     machines: Mapping[str, int]  # to buy, by type
-    must_wait: bool  # for machines that are not up, or not bought yet
+    must_wait: bool  # for machines that are not up, or not launched yet
     keeps_dear: bool  # an empty node would be kept that costs more than machines for these trials
 
 
@@ -108,7 +108,7 @@ class ConsolidationPlan(Struct, frozen=True, kw_only=True):
 
 
 def with_consolidation(packing: Packing, plan: ConsolidationPlan, nodes: Iterable[PackNode]) -> Packing:
-    """Returns the packing with what a consolidation adds; a kept machine on its way is not unneeded."""
+    """Return the packing with what a consolidation adds; a kept machine on its way is not unneeded."""
     launch = dict(Counter(packing.launch) + Counter(plan.launch))
     on_their_way = (n for n in nodes if n.key in plan.kept - packing.needed and n.state in COMING)
     kept = Counter(node.node_type for node in on_their_way)
@@ -116,7 +116,7 @@ def with_consolidation(packing: Packing, plan: ConsolidationPlan, nodes: Iterabl
     return replace(
         packing,
         launch=launch,
-        bought_offers=bought_offers(launch, packing.offers, packing.pinned),
+        launched_offers=launched_offers(launch, packing.offers, packing.pinned),
         price_per_hour=price_of(launch, packing.offers, packing.pinned),
         removals=(*packing.removals, *plan.removals),
         needed=packing.needed | plan.kept,
@@ -125,7 +125,7 @@ def with_consolidation(packing: Packing, plan: ConsolidationPlan, nodes: Iterabl
 
 
 class MachineMarket:
-    """A MachineMarket is the machines that can be bought, after what was planned and ordered before."""
+    """The machines that can be launched, after what was planned and ordered before."""
 
     def __init__(self, packing: Packing, boot_s: float, head_node_type: str = "") -> None:
         self._boot_s = boot_s
@@ -138,7 +138,7 @@ class MachineMarket:
                 self._offers[name] = without(offer, packing.launch.get(name, 0))
 
     def own_price(self, shape: Resources, speed: float) -> float:
-        """Returns $ for what a machine of this speed does in an hour, on the cheapest machine for a shape."""
+        """Return $ for what a machine of this speed does in an hour, on the cheapest machine for a shape."""
         known = self._of_work.get(shape)
         if known is None:
             sold = [(_price(o), o.node_type) for o in self._offers.values() if o.room > 0]
@@ -147,19 +147,19 @@ class MachineMarket:
         return known * speed
 
     def buy(self, machines: Mapping[str, int]) -> None:
-        """Takes machines off the market."""
+        """Take machines off the market."""
         for name, count in machines.items():
             self._offers[name] = without(self._offers[name], count)
             self._room -= count
 
     def could_hold(self, machines: Mapping[str, int], shape: Resources) -> bool:
-        """Returns whether one of these machines would have room for a shape."""
+        """Return whether one of these machines would have room for a shape."""
         return any(self._offers[name].node_type.resources.holds(shape) for name in machines)
 
     def cheapest(
         self, node: BusyNode, trials: Sequence[RunningTrial]
     ) -> tuple[float, float, Mapping[str, int]] | None:
-        """Returns $ of the rest and of the boots of new machines for these trials: one, or one for each.
+        """Return $ of the rest and of the boots of new machines for these trials: one, or one for each.
 
         None when there are none that cost less than the node.
         """
@@ -177,7 +177,7 @@ class MachineMarket:
     def _one(
         self, node: BusyNode, trials: Sequence[RunningTrial]
     ) -> tuple[float, float, Mapping[str, int]] | None:
-        """Returns the machine on which these trials cost least."""
+        """Return the machine on which these trials cost least."""
         needed = EMPTY
         for trial in trials:
             needed = needed.plus(trial.shape)
@@ -211,7 +211,7 @@ _MOST_COMPARED = 64  # nodes per shape, so that a tick of a large cluster stays 
 
 
 def fitting_rooms(rooms: Mapping[str, FreeRoom], shapes: Iterable[Resources]) -> Fitting:
-    """Returns the nodes with room for each shape, first those that are up and needed for the least time."""
+    """Return the nodes with room for each shape, first those that are up and needed for the least time."""
     found = {}
     for shape in dict.fromkeys(shapes):
         keys = [key for key, room in rooms.items() if room.free.holds(shape)]
@@ -223,7 +223,7 @@ def fitting_rooms(rooms: Mapping[str, FreeRoom], shapes: Iterable[Resources]) ->
 def emptied(
     node: BusyNode, rooms: Mapping[str, FreeRoom], fitting: Fitting, market: MachineMarket
 ) -> EmptyingPlan | None:
-    """Returns what emptying a node comes to; None when its trials fit nowhere for less."""
+    """Return what emptying a node comes to; None when its trials fit nowhere for less."""
     left = dict(rooms)
     left.pop(node.key, None)
     homeless, targets, added = list[RunningTrial](), set[str](), 0.0
@@ -239,15 +239,15 @@ def emptied(
         left[key] = room.taken(trial.shape, node.rest_on(trial, room.speed), own)
         targets.add(key)
         added += dollars
-    bought = market.cheapest(node, homeless) if homeless else (0.0, 0.0, {})
-    if bought is None:
+    launched = market.cheapest(node, homeless) if homeless else (0.0, 0.0, {})
+    if launched is None:
         return None
     return EmptyingPlan(
-        saved=node.price * node.rest_s / 3600.0 - added - bought[0],
-        cost=node.move_cost() + bought[1],
+        saved=node.price * node.rest_s / 3600.0 - added - launched[0],
+        cost=node.move_cost() + launched[1],
         rooms=left,
         targets=frozenset(targets),
-        machines=bought[2],
+        machines=launched[2],
         must_wait=bool(homeless) or not all(rooms[key].is_up for key in targets),
         keeps_dear=any(rooms[key].end_s <= 0 and left[key].worth < left[key].price - 1e-9 for key in targets),
     )
@@ -256,7 +256,7 @@ def emptied(
 def _dearest(
     node: BusyNode, trial: RunningTrial, rooms: Mapping[str, FreeRoom], market: MachineMarket
 ) -> tuple[float, str] | None:
-    """Returns $ and key of the node with room for a trial on which it costs most; those that are up first."""
+    """Return $ and key of the node with room for a trial on which it costs most; those that are up first."""
     worst: tuple[bool, float, str] | None = None
     for key, room in rooms.items():
         own = market.own_price(trial.shape, room.speed)
@@ -272,6 +272,6 @@ def _price(offer: TypeOffer) -> float | None:
 
 
 def _share(shape: Resources, total: Resources) -> float:
-    """Returns the largest share of one resource of the node."""
+    """Return the largest share of one resource of the node."""
     shares = [units / total.units(name) for name, units in shape.items() if total.units(name) > 0]
     return min(1.0, max(shares, default=1.0))

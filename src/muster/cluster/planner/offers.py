@@ -1,4 +1,4 @@
-"""Chooses among the offers of a node type: the cheapest that are not backed off and have room, in this order.
+"""Choose among the offers of a node type: the cheapest that are not backed off and have room, in this order.
 
 Machines of one type are equal whatever offer they come from, so `n` of them cost least when the cheapest
 offers are used up first. A spot offer costs more than its price: `risks` adds what is expected to be lost
@@ -55,7 +55,7 @@ _KINDS = frozenset({FailureKind.QUOTA, FailureKind.CONFIG})  # another machine w
 def offer_states(
     known: NodeType, health: Mapping[str, TypeHealth], now: float, risks: Mapping[str, float] = NO_RISKS
 ) -> tuple[OfferState, ...]:
-    """Returns the offers of a type with their back-off, in the order of the config; room as configured."""
+    """Return the offers of a type with their back-off, in the order of the config; room as configured."""
     states = []
     for offer in known.offers:
         key = health_key(known.name, offer.name)
@@ -79,7 +79,7 @@ def _most(offer: Offer, of_type: int) -> int:
 
 
 def left_of(choices: Iterable[OfferState], taken: Mapping[str, int]) -> tuple[OfferState, ...]:
-    """Returns the offers with the room that machines already taken from them (by offer name) leave."""
+    """Return the offers with the room that machines already taken from them (by offer name) leave."""
     return tuple(
         replace(each, room=max(0, each.room - taken.get(each.offer.name, 0))) if each.room else each
         for each in choices
@@ -87,12 +87,12 @@ def left_of(choices: Iterable[OfferState], taken: Mapping[str, int]) -> tuple[Of
 
 
 def has_blocked_offer(offer: TypeOffer) -> bool:
-    """Returns whether at least one offer of the type is backed off."""
+    """Return whether at least one offer of the type is backed off."""
     return any(each.blocked_kind is not None for each in offer.choices)
 
 
 def with_block_of_offers(offer: TypeOffer) -> TypeOffer:
-    """Returns a type that cannot be bought, with the back-off of the offer that will be tried first."""
+    """Return a type that cannot be launched, with the back-off of the offer that will be tried first."""
     blocked = [each for each in offer.choices if each.blocked_kind is not None]
     first = min(blocked, key=lambda each: each.blocked_until)
     return replace(
@@ -105,14 +105,14 @@ def with_block_of_offers(offer: TypeOffer) -> TypeOffer:
 
 
 def without_back_off(offer: TypeOffer) -> TypeOffer:
-    """Returns a type as its limits allow to buy it, whatever failed lately."""
+    """Return a type as its limits allow to buy it, whatever failed lately."""
     most = offer.node_type.most_nodes
     choices = (replace(each, room=_most(each.offer, most), blocked_kind=None) for each in offer.choices)
     return replace(offer, blocked_kind=None, room=most, choices=tuple(choices))
 
 
 def by_price(choices: Sequence[OfferState]) -> list[OfferState]:
-    """Returns the offers that can be bought from, cheapest first; equal prices in the order of the config.
+    """Return the offers that can be launched from, cheapest first; equal prices in the order of the config.
 
     What a spot offer is expected to lose with the machines that the cloud takes is part of its price.
     """
@@ -121,7 +121,7 @@ def by_price(choices: Sequence[OfferState]) -> list[OfferState]:
 
 
 def split(choices: Sequence[OfferState], count: int) -> dict[str, int]:
-    """Returns how many of `count` machines come from each offer: offer name -> machines."""
+    """Return how many of `count` machines come from each offer: offer name -> machines."""
     found: dict[str, int] = {}
     for each in by_price(choices):
         amount = min(count, each.room)
@@ -132,22 +132,22 @@ def split(choices: Sequence[OfferState], count: int) -> dict[str, int]:
     return found
 
 
-def without(offer: TypeOffer, bought: int) -> TypeOffer:
-    """Returns a type on sale after `bought` more machines of it."""
-    if not bought:
+def without(offer: TypeOffer, launched: int) -> TypeOffer:
+    """Return a type on sale after `launched` more machines of it."""
+    if not launched:
         return offer
-    choices = left_of(offer.choices, split(offer.choices, bought))
-    return replace(offer, room=offer.room - bought, choices=choices)
+    choices = left_of(offer.choices, split(offer.choices, launched))
+    return replace(offer, room=offer.room - launched, choices=choices)
 
 
 Pinned = Mapping[str, Mapping[str, int]]  # node type -> offer name -> machines
 NONE_PINNED: Pinned = {}
 
 
-def bought_offers(
+def launched_offers(
     launch: Mapping[str, int], offers: Iterable[TypeOffer], pinned: Pinned = NONE_PINNED
 ) -> dict[str, dict[str, int]]:
-    """Returns node type -> offer name -> machines, for the types of `launch` that have offers."""
+    """Return node type -> offer name -> machines, for the types of `launch` that have offers."""
     found: dict[str, dict[str, int]] = {}
     for offer in offers:
         name = offer.node_type.name
@@ -161,8 +161,9 @@ def bought_offers(
 def price_of(
     launch: Mapping[str, int], offers: Sequence[TypeOffer], pinned: Pinned = NONE_PINNED
 ) -> float | None:
-    """Returns $ per hour of these machines; None when one of them has no price."""
-    known, amounts = {offer.node_type.name: offer for offer in offers}, bought_offers(launch, offers, pinned)
+    """Return $ per hour of these machines; None when one of them has no price."""
+    known = {offer.node_type.name: offer for offer in offers}
+    amounts = launched_offers(launch, offers, pinned)
     total = 0.0
     for name, count in launch.items():
         price = _price_of_type(known.get(name), count, amounts.get(name, {}))
@@ -187,9 +188,9 @@ def _price_of_type(offer: TypeOffer | None, count: int, amounts: Mapping[str, in
 def with_choices_left(
     offers: Sequence[TypeOffer], nodes: Iterable[PackNode], request: PackRequest
 ) -> tuple[TypeOffer, ...]:
-    """Returns the types on sale, the room of each bounded by that of its offers.
+    """Return the types on sale, the room of each bounded by that of its offers.
 
-    A record that waits for its launch has no offer yet: it will get the cheapest, before any bought now.
+    A record that waits for its launch has no offer yet: it will get the cheapest, before any launched now.
     """
     if not any(offer.choices for offer in offers):
         return tuple(offers)
@@ -213,7 +214,7 @@ def _bounded(offer: TypeOffer, taken: Mapping[str, int], unassigned: int) -> Typ
 
 
 def at_prices(problem: PackProblem) -> PackProblem:
-    """Returns the problem with one entry per price at which a type can be bought, cheapest first.
+    """Return the problem with one entry per price at which a type can be launched, cheapest first.
 
     The entries of a type have together the room of the type, so its limit holds over all of them. The first
     keeps the type's name, and is the only one unless the cheapest offer has less room than the type. A
@@ -225,7 +226,7 @@ def at_prices(problem: PackProblem) -> PackProblem:
 
 
 def price_of_work(price_per_hour: float | None, known: NodeType) -> float | None:
-    """Returns $ for the work that a machine of speed 1 does in an hour."""
+    """Return $ for the work that a machine of speed 1 does in an hour."""
     return None if price_per_hour is None else price_per_hour / known.speed
 
 
@@ -257,7 +258,7 @@ def _entry(offer: TypeOffer, choice: OfferState, room: int, position: int) -> Ty
 
 
 def with_offer_labels(problem: PackProblem) -> PackProblem:
-    """Returns the problem with an entry for each offer, where a request asks for a zone or a market."""
+    """Return the problem with an entry for each offer, where a request asks for a zone or a market."""
     options = (bundle for gang in problem.gangs for option in gang.options for bundle in option)
     items = (*problem.constraints, *options, *problem.demands)
     keys = {ZONE_LABEL, MARKET_LABEL}
@@ -270,7 +271,7 @@ def with_offer_labels(problem: PackProblem) -> PackProblem:
 
 
 def _labelled(offer: TypeOffer, asked: Iterable[Demand]) -> list[TypeOffer]:
-    """Returns the offers of a type as types with their labels.
+    """Return the offers of a type as types with their labels.
 
     Together they have the room of the type: first as much as those requests need of each, in their order,
     then of the cheapest.
@@ -295,7 +296,7 @@ def _labelled(offer: TypeOffer, asked: Iterable[Demand]) -> list[TypeOffer]:
 
 
 def by_type(solution: PackSolution) -> PackSolution:
-    """Returns a solution of `at_prices` or `with_offer_labels` with the types' own names."""
+    """Return a solution of `at_prices` or `with_offer_labels` with the types' own names."""
     if not any(_MARK in name for name in solution.launch):
         return solution
     launch, pinned = Counter[str](), dict[str, dict[str, int]]()
@@ -317,7 +318,7 @@ NEVER = 1e6  # a share that no difference of price makes up for
 def after_ends(
     pools: Mapping[str, PoolRecord], ended: Iterable[Instance], now: float
 ) -> Mapping[str, PoolRecord]:
-    """Returns the pools after these records have ended; the same object when none came from a spot pool."""
+    """Return the pools after these records have ended; the same object when none came from a spot pool."""
     found: dict[str, PoolRecord] | None = None
     for record in ended:
         if record.offer is None or record.offer.market != _SPOT:
@@ -338,7 +339,7 @@ def after_ends(
 def risks(
     spec: ClusterSpec, pools: Mapping[str, PoolRecord], live: Iterable[Instance], lost_s: float, now: float
 ) -> dict[str, float]:
-    """Returns for every spot offer the share of its price that is expected to be lost with its machines.
+    """Return for every spot offer the share of its price that is expected to be lost with its machines.
 
     `lost_s` is the work that a machine's end costs: what is repeated, the restart, and the wait for another.
     """
@@ -359,7 +360,7 @@ def risks(
 
 
 def lost_work_s(forecasts: Iterable[Forecast], boot_s: float) -> float:
-    """Returns the seconds that the end of a machine costs: known from the trials, else a boot time."""
+    """Return the seconds that the end of a machine costs: known from the trials, else a boot time."""
     costs = [trial.unsaved_s + trial.restart_s for one in forecasts for trial in one.trials]
     return boot_s + (fmean(costs) if costs else boot_s)
 
@@ -385,7 +386,7 @@ class TypeHold(NamedTuple):
 def held_types(
     spec: ClusterSpec, starting: Iterable[Instance], cloud: Mapping[CloudId, CloudInstance], now: float
 ) -> dict[str, TypeHold]:
-    """Returns the holds by type; `starting` are the machines whose nodes have not come."""
+    """Return the holds by type; `starting` are the machines whose nodes have not come."""
     holds: dict[str, TypeHold] = {}
     for instance in starting:
         problem = problem_of(instance, cloud)
@@ -404,10 +405,15 @@ def problem_of(instance: Instance, cloud: Mapping[CloudId, CloudInstance]) -> Ma
     return None if machine is None else machine.problem
 
 
+def is_queued(problem: MachineProblem | None) -> bool:
+    """Return whether a machine waits for its turn, however long that takes."""
+    return problem is not None and (problem.has_place or problem.kind is FailureKind.QUOTA)
+
+
 def effective_holds(
     holds: Mapping[str, TypeHold], offers: Iterable[TypeOffer], demands: Iterable[Demand]
 ) -> dict[str, TypeHold]:
-    """Returns the holds without soft ones, unless a type that is not held fits some of the demand."""
+    """Return the holds without soft ones, unless a type that is not held fits some of the demand."""
     free = [one for one in offers if one.node_type.name not in holds and one.blocked_kind is None]
     usable = [offer for offer in free if offer.node_type.most_nodes > 0]
     has_other = any(hold.is_soft for hold in holds.values()) and any(fitting(one, usable) for one in demands)
@@ -415,7 +421,7 @@ def effective_holds(
 
 
 def hold_offers(offers: Iterable[TypeOffer], holds: Mapping[str, TypeHold]) -> tuple[TypeOffer, ...]:
-    """Returns the offers with the held types blocked for an unknown time."""
+    """Return the offers with the held types blocked for an unknown time."""
     return tuple(
         offer
         if (hold := holds.get(offer.node_type.name)) is None

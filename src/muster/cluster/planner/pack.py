@@ -1,4 +1,4 @@
-"""Runs the whole planning pass of one tick: limits, then demand, then idle nodes.
+"""Run the whole planning pass of one tick: limits, then demand, then idle nodes.
 
 `pack` is a pure function of its request. `request_of` builds the request, for the loop and for `muster plan`;
 `what_if` answers it for a described cluster.
@@ -22,8 +22,8 @@ from muster.cluster.planner.limits import LimitedCluster, remove_idle, resolve_l
 from muster.cluster.planner.offers import (
     NO_RISKS,
     at_prices,
-    bought_offers,
     by_type,
+    launched_offers,
     offer_states,
     price_of,
     with_block_of_offers,
@@ -48,9 +48,9 @@ Solver = Callable[[PackProblem], PackSolution]
 
 
 def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
-    """Returns what to buy, what to remove, and where every request goes. Tests may pass their own solver."""
+    """Return what to buy, what to remove, and where every request goes. Tests may pass their own solver."""
     limited = resolve_limits(request)
-    wanted, launch = _Wanted(request), dict(limited.bought)
+    wanted, launch = _Wanted(request), dict(limited.launched)
     tallies, resize, pinned = PlacementTallies(), {}, dict[str, Mapping[str, int]]()
     if wanted.is_any:
         solver = solver or _solver(request)
@@ -66,7 +66,7 @@ def pack(request: PackRequest, solver: Solver | None = None) -> Packing:
     idle, pending_idle = remove_idle(request, limited.nodes, tallies.needed, launch)
     return Packing(
         launch=launch,
-        bought_offers=bought_offers(launch, limited.offers, pinned),
+        launched_offers=launched_offers(launch, limited.offers, pinned),
         pinned=pinned,
         removals=limited.removals + idle,
         resize=resize,
@@ -116,7 +116,7 @@ class _Wanted:
         return bool(dropped)
 
     def constraint_outcomes(self, tallies: PlacementTallies) -> tuple[ItemOutcome, ...]:
-        """Returns one outcome per bundle; nothing of what was dropped has a place."""
+        """Return one outcome per bundle; nothing of what was dropped has a place."""
         return tuple(
             replace(outcome, unplaced=max(0, demand.count)) if outcome.index in self._dropped else outcome
             for outcome, demand in zip(
@@ -134,14 +134,14 @@ def _leaves_constraint(solution: PackSolution) -> bool:
 
 
 def objective_of(request: PackRequest) -> Objective:
-    """Returns the objective of a request; a type that only the head may have needs no price."""
+    """Return the objective of a request; a type that only the head may have needs no price."""
     heads = Counter(node.node_type for node in request.nodes if node.kind is NodeKind.HEAD)
     types = (offer.node_type for offer in request.offers)
     return choose_objective(request.objective, (t for t in types if t.max_nodes > heads[t.name]))
 
 
 def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> Objective:
-    """Resolves AUTO: by cost when every type that may be launched has a price, else Ray's rule."""
+    """Resolve AUTO: by cost when every type that may be launched has a price, else Ray's rule."""
     if objective is not Objective.AUTO:
         return objective
     priced = [node_type.is_priced for node_type in worker_types if node_type.max_nodes > 0]
@@ -149,11 +149,11 @@ def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> 
 
 
 def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> PackProblem:
-    bought = limited.bought
-    left = None if limited.room is None else limited.room - sum(bought.values())
+    launched = limited.launched
+    left = None if limited.room is None else limited.room - sum(launched.values())
     problem = PackProblem(
         nodes=limited.nodes,
-        offers=tuple(without(offer, bought.get(offer.node_type.name, 0)) for offer in limited.offers),
+        offers=tuple(without(offer, launched.get(offer.node_type.name, 0)) for offer in limited.offers),
         room=left,
         constraints=wanted.constraints.demands,
         gangs=wanted.gangs.gangs,
@@ -178,7 +178,7 @@ MOST_GANG_CELLS = 50_000  # gangs x nodes
 
 
 def _cheaper_solver(problem: PackProblem) -> PackSolution:
-    """Returns what the `cost` solver finds, unless Ray's rule serves more, or as much for less."""
+    """Return what the `cost` solver finds, unless Ray's rule serves more, or as much for less."""
     from muster.cluster.planner.cost import solve_cost
 
     priced = at_prices(problem)
@@ -197,7 +197,7 @@ def _cheaper_solver(problem: PackProblem) -> PackSolution:
 
 
 def _rank(solution: PackSolution, problem: PackProblem) -> tuple[int, float]:
-    """Returns the number of requests without a place, then the price; without a price nothing is cheaper."""
+    """Return the number of requests without a place, then the price; without a price nothing is cheaper."""
     price = price_of(solution.launch, problem.offers)
     return sum(item.amount for item in solution.unplaced), math.inf if price is None else round(price, 9)
 
@@ -206,7 +206,7 @@ ASSUMED_HEAD = "head"
 
 
 class PlannedDemand(Struct, frozen=True, kw_only=True):
-    """A PlannedDemand is what waits for machines, and the nodes that may serve it."""
+    """What waits for machines, and the nodes that may serve it."""
 
     demands: tuple[Demand, ...] = ()
     gangs: tuple[Gang, ...] = ()
@@ -215,7 +215,7 @@ class PlannedDemand(Struct, frozen=True, kw_only=True):
 
 
 class WhatIfAnswer(Struct, frozen=True, kw_only=True):
-    """A WhatIfAnswer is a question together with the planner's answer and its reasons."""
+    """A question together with the planner's answer and its reasons."""
 
     spec: ClusterSpec
     request: PackRequest
@@ -225,7 +225,7 @@ class WhatIfAnswer(Struct, frozen=True, kw_only=True):
 
 
 def what_if(spec: ClusterSpec, wanted: PlannedDemand) -> WhatIfAnswer:
-    """Plans one tick of a cluster that is as described, with nothing backed off and nothing leaving."""
+    """Plan one tick of a cluster that is as described, with nothing backed off and nothing leaving."""
     head_assumed = not any(node.kind is NodeKind.HEAD for node in wanted.nodes)
     if head_assumed:
         wanted = replace(wanted, nodes=(*_assumed_head(spec), *wanted.nodes))
@@ -250,7 +250,7 @@ def request_of(
     leaving: Mapping[str, int],
     pending_idle: Mapping[str, tuple[float, ...]],
 ) -> PackRequest:
-    """Returns the planner's question. Nothing has a default, so that no caller leaves a field out."""
+    """Return the planner's question. Nothing has a default, so that no caller leaves a field out."""
     return PackRequest(
         now=now,
         nodes=wanted.nodes,

@@ -1,4 +1,4 @@
-"""Places requests that only one node can hold, because it alone has a resource they ask for (`node:<ip>`).
+"""Place requests that only one node can hold, because it alone has a resource they ask for (`node:<ip>`).
 
 Called by the `cost` engine, before anything else is placed: such a request has no other place. The problem
 that is left has no column for these resources, so its size does not follow the number of pins.
@@ -31,7 +31,7 @@ class GangPiece(NamedTuple):
 
 
 class PinnedPiece(NamedTuple):
-    """A PinnedPiece is requests of one item on one node; several bundles in one with STRICT_PACK."""
+    """Requests of one item on one node; several bundles in one with STRICT_PACK."""
 
     placement: Placement
     shape: ItemKey
@@ -39,7 +39,7 @@ class PinnedPiece(NamedTuple):
 
 
 class PinnedSolution(NamedTuple):
-    """A PinnedSolution has what was placed and what cannot be, and the problem that is left.
+    """Has what was placed and what cannot be, and the problem that is left.
 
     Indices stay valid: a demand that is dealt with has the count 0, a gang no options.
     """
@@ -50,7 +50,7 @@ class PinnedSolution(NamedTuple):
 
 
 def place_pinned(problem: PackProblem, names: Sequence[str]) -> PinnedSolution:
-    """Places what `names`, resources that are asked for and that no type has, pin to nodes."""
+    """Place what `names`, resources that are asked for and that no type has, pin to nodes."""
     pins = _pins(problem, names)
     work = _Work(problem, pins)
     gangs = tuple(work.gang(item, gang) for item, gang in enumerate(problem.gangs))
@@ -61,7 +61,7 @@ def place_pinned(problem: PackProblem, names: Sequence[str]) -> PinnedSolution:
 
 
 def _pins(problem: PackProblem, names: Sequence[str]) -> Pins:
-    """Returns per resource the nodes that have it; without those that need the whole engine."""
+    """Return per resource the nodes that have it; without those that need the whole engine."""
     homes = nodes_by_name(names, problem.nodes)
     shared = [name for name, rows in homes.items() if 1 < len(rows) <= FEW_NODES]
     most = FEW_NODES if len(shared) > MANY_NAMES else 1
@@ -78,7 +78,7 @@ def _pins(problem: PackProblem, names: Sequence[str]) -> Pins:
 
 
 def _pinned_options(gang: Gang, pins: Pins) -> list[list[GangPiece]] | None:
-    """Returns the options that could be placed; None when a bundle could lie on more than one node."""
+    """Return the options that could be placed; None when a bundle could lie on more than one node."""
     able = []
     for option in gang.options:
         pieces = _gang_pieces(gang, option)
@@ -92,7 +92,7 @@ def _pinned_options(gang: Gang, pins: Pins) -> list[list[GangPiece]] | None:
 
 
 def _gang_pieces(gang: Gang, option: Sequence[Demand]) -> list[GangPiece]:
-    """Returns bundles one by one, those that must share a node as one."""
+    """Return bundles one by one, those that must share a node as one."""
     asked = [bundle for bundle in option if bundle.count > 0]
     if gang.strategy is not Strategy.STRICT_PACK or len({bundle.selectors for bundle in asked}) > 1:
         return [GangPiece(bundle.shape, bundle.selectors, bundle.count, 1) for bundle in asked]
@@ -103,7 +103,7 @@ def _gang_pieces(gang: Gang, option: Sequence[Demand]) -> list[GangPiece]:
 
 
 def _rows(shape: Resources, pins: Pins) -> Sequence[int] | None:
-    """Returns the only nodes that could hold the request; None when nothing pins it."""
+    """Return the only nodes that could hold the request; None when nothing pins it."""
     homes = [pins[name] for name, units in shape.items() if units > 0 and name in pins]
     if len(homes) < 2:
         return homes[0] if homes else None
@@ -120,7 +120,7 @@ class _Work:
         self.unplaced: list[Unplaced] = []
 
     def nodes(self) -> tuple[PackNode, ...]:
-        """Returns the nodes with what is left of them."""
+        """Return the nodes with what is left of them."""
         left = list(self._nodes)
         for (kind, row), free in self._free.items():
             is_demand = kind is DemandKind.DEMAND
@@ -128,7 +128,7 @@ class _Work:
         return tuple(left)
 
     def demands(self, asked: Sequence[Demand], kind: DemandKind) -> tuple[Demand, ...]:
-        """Places the smallest first, so that the most is served; returns the demands with what is left."""
+        """Place the smallest first, so that the most is served; returns the demands with what is left."""
         left = list(asked)
         for _, item, rows in sorted(self._by_share(asked, kind)):
             demand = asked[item]
@@ -146,7 +146,7 @@ class _Work:
     def _by_share(
         self, asked: Sequence[Demand], kind: DemandKind
     ) -> Iterator[tuple[float, int, Sequence[int]]]:
-        """Yields each pinned demand with its nodes and the largest share that it takes of the first."""
+        """Yield each pinned demand with its nodes and the largest share that it takes of the first."""
         for item, demand in enumerate(asked):
             rows = _rows(demand.shape, self._pins)
             # The engine alone knows what is avoided where; but without a node there is no place anyway.
@@ -155,7 +155,7 @@ class _Work:
                 yield max(n / max(free.units(name), 1) for name, n in demand.shape.items()), item, rows
 
     def gang(self, item: int, gang: Gang) -> Gang:
-        """Places a gang whose bundles are all pinned, or finds no place for it; returns what is left."""
+        """Place a gang whose bundles are all pinned, or finds no place for it; returns what is left."""
         options = _pinned_options(gang, self._pins)
         if options is None or not gang_size(gang):
             return gang
@@ -164,7 +164,7 @@ class _Work:
         return replace(gang, options=())
 
     def _place(self, item: int, gang: Gang, pieces: Sequence[GangPiece]) -> bool:
-        """Places all pieces or none."""
+        """Place all pieces or none."""
         rows = [row for piece in pieces for row in _rows(piece.shape, self._pins) or ()]
         need: dict[int, Resources] = {}
         for row, piece in zip(rows, pieces, strict=True):
@@ -198,7 +198,7 @@ class _Work:
 
 
 def _may_lie_on(gang: Gang, pieces: int, nodes: Sequence[PackNode]) -> bool:
-    """Returns whether the gang's strategy and locality allow these different nodes."""
+    """Return whether the gang's strategy and locality allow these different nodes."""
     if gang.strategy is Strategy.STRICT_SPREAD and (
         len(nodes) < pieces or any(gang.label in node.labels for node in nodes)
     ):
@@ -212,5 +212,5 @@ def _admits(selectors: tuple[Selector, ...], node: PackNode) -> bool:
 
 
 def _fitting(free: Resources, shape: Resources) -> int:
-    """Returns how many fit; the shape asks for something."""
+    """Return how many fit; the shape asks for something."""
     return min(free.get(name, implicit_units(name)) // units for name, units in shape.items() if units > 0)

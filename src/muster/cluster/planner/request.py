@@ -1,4 +1,4 @@
-"""Defines the planner's requests and answers.
+"""Define the planner's requests and answer.
 
 Two levels. `PackRequest -> Packing` is the whole pass (limits, minimums, gangs, idle nodes; `pack.py`).
 `PackProblem -> PackSolution` is its inner question, answered by one engine per objective (`utilization/`,
@@ -33,7 +33,7 @@ from muster.cluster.states import InstanceState, ResizeStatus
 
 
 class PackNode(Struct, frozen=True, kw_only=True, gc=False):
-    """A PackNode is one node as planning sees it: what it has, what is free, whether it runs already."""
+    """One node as planning sees it: what it has, what is free, whether it runs already."""
 
     key: str  # instance id; "" for a machine this pass decided to buy
     node_type: str
@@ -45,11 +45,11 @@ class PackNode(Struct, frozen=True, kw_only=True, gc=False):
     idle_s: float = 0.0
     launch_hash: str = ""
     resize: ResizeStatus | None = None
-    offer: str = ""  # the name of the offer it was bought from; "" before its launch, and without offers
+    offer: str = ""  # the name of the offer it was launched from; "" before its launch, and without offers
 
     @property
     def runs(self) -> bool:
-        """Returns whether the node is registered: then `available` is what the runtime reports."""
+        """Return whether the node is registered: then `available` is what the runtime reports."""
         return self.state is InstanceState.RAY_RUNNING
 
 
@@ -58,13 +58,13 @@ ZONE_LABEL, MARKET_LABEL = "ray.io/availability-zone", "ray.io/market-type"
 
 
 def labels_of(offer: Offer | None, known: NodeType | None) -> dict[str, str]:
-    """Returns the labels of a node on a machine of this type that comes from this offer."""
+    """Return the labels of a node on a machine of this type that comes from this offer."""
     place = {} if offer is None else {ZONE_LABEL: offer.zone, MARKET_LABEL: offer.market}
     return {**{name: value for name, value in place.items() if value}, **(known.labels if known else {})}
 
 
 class OfferState(Struct, frozen=True, kw_only=True):
-    """An OfferState is one offer of a type as it can be bought from right now."""
+    """One offer of a type as it can be launched from right now."""
 
     offer: Offer
     room: int  # how many more from it; 0 when at its maximum or backed off
@@ -75,13 +75,13 @@ class OfferState(Struct, frozen=True, kw_only=True):
 
     @property
     def expected_price(self) -> float | None:
-        """Returns $ per hour of useful work, as it is billed; None without a price."""
+        """Return $ per hour of useful work, as it is billed; None without a price."""
         price = self.offer.price_per_hour
         return None if price is None else price * (1.0 + self.risk) * billed_share(self.offer)
 
 
 class TypeOffer(Struct, frozen=True, kw_only=True):
-    """A TypeOffer is one node type as it can be bought right now, over all its offers."""
+    """One node type as it can be launched right now, over all its offers."""
 
     node_type: NodeType
     room: int  # how many more of it; 0 when at its maximum or backed off
@@ -95,7 +95,7 @@ class TypeOffer(Struct, frozen=True, kw_only=True):
 
 
 class PackProblem(Struct, frozen=True, kw_only=True):
-    """A PackProblem asks where the demand goes; everything invalid or superfluous has been removed before."""
+    """Asks where the demand goes; everything invalid or superfluous has been removed before."""
 
     nodes: tuple[PackNode, ...]  # in list order: exact ties go to the first
     offers: tuple[TypeOffer, ...]  # in config order
@@ -107,7 +107,7 @@ class PackProblem(Struct, frozen=True, kw_only=True):
 
 
 class DemandKind(Enum):
-    """A DemandKind says what a request is counted against: what is free, or what a node has in all."""
+    """Says what a request is counted against: what is free, or what a node has in all."""
 
     DEMAND = "demand"
     CONSTRAINT = "constraint"
@@ -138,7 +138,7 @@ class Unplaced(NamedTuple):
 
 
 class PackSolution(Struct, frozen=True, kw_only=True):
-    """A PackSolution has every request of the problem in exactly one placement or in `unplaced`."""
+    """Has every request of the problem in exactly one placement or in `unplaced`."""
 
     launch: Mapping[str, int]
     placements: tuple[Placement, ...]
@@ -148,7 +148,7 @@ class PackSolution(Struct, frozen=True, kw_only=True):
 
 
 class PackRequest(Struct, frozen=True, kw_only=True):
-    """A PackRequest is the whole planning question of one tick."""
+    """The whole planning question of one tick."""
 
     now: float
     nodes: tuple[PackNode, ...]  # those that may serve work; draining ones are only counted, see `leaving`
@@ -165,14 +165,14 @@ class PackRequest(Struct, frozen=True, kw_only=True):
     check_launch_hash: bool = False
     idle_timeout_s: float | None = None
     most_idle_s: float | None = None  # where less than the timeouts: every use of the cluster is forecast
-    most_new: int | None = None  # how many machines may be bought whatever `max_nodes` says
+    most_new: int | None = None  # how many machines may be launched whatever `max_nodes` says
     most_new_reason: str = ""  # what limits them, for users
     pending_idle_s: float | None = None
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 class Removal(Struct, frozen=True):
-    """A Removal is a node that should go."""
+    """A node that should go."""
 
     instance_id: InstanceId
     node_type: str
@@ -182,21 +182,21 @@ class Removal(Struct, frozen=True):
 
 
 class ItemOutcome(Struct, frozen=True, kw_only=True):
-    """An ItemOutcome says where the requests of one demand, gang or constraint bundle went."""
+    """Says where the requests of one demand, gang or constraint bundle went."""
 
     index: int
     placed: Mapping[str, int] = field(default_factory=dict)  # instance id of a running node -> count
     coming: Mapping[str, int] = field(default_factory=dict)  # instance id of a machine on its way -> count
-    bought: Mapping[str, int] = field(default_factory=dict)  # node type -> count on new machines
+    launched: Mapping[str, int] = field(default_factory=dict)  # node type -> count on new machines
     unplaced: int = 0
 
 
 class Packing(Struct, frozen=True, kw_only=True):
-    """A Packing is the whole planning answer."""
+    """The whole planning answer."""
 
     launch: Mapping[str, int]
-    bought_offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # type -> offer -> count
-    # Those of `bought_offers` that come from no other offer: work asks for the zone or the market.
+    launched_offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # type -> offer -> count
+    # Those of `launched_offers` that come from no other offer: work asks for the zone or the market.
     pinned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     removals: tuple[Removal, ...] = ()
     resize: Mapping[str, Resources] = field(default_factory=dict)  # instance id -> new size
@@ -211,7 +211,7 @@ class Packing(Struct, frozen=True, kw_only=True):
 
 
 def without_offers(spec: ClusterSpec) -> ClusterSpec:
-    """A provider that cannot be told the zone and the market buys types as if they had no offers."""
+    """A provider that cannot choose the zone and the market buys types as if they had no offers."""
     if not any(known.offers for known in spec.node_types):
         return spec
     return replace(spec, node_types=tuple(replace(known, offers=()) for known in spec.node_types))

@@ -1,1 +1,1 @@
-"""Holds one rule per file; each is `(Draft) -> None` over in-memory data and knows no other rule."""
+"""Hold one rule per file; each is `(Draft) -> None` over in-memory data and knows no other rule."""

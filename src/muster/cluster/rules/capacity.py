@@ -1,4 +1,4 @@
-"""Asks the planner what the cluster needs, and keeps the answer in the draft for the rules that follow."""
+"""Ask the planner what the cluster needs, and keeps the answer in the draft for the rules that follow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAX_COUNT = 1_000_000_000  # more equal requests than this are a mistake
 
 
 def capacity(draft: Draft) -> None:
-    """Plans whenever the runtime could be read; `may_scale` decides whether the plan is acted on."""
+    """Plan whenever the runtime could be read; `may_scale` decides whether the plan is acted on."""
     runtime = draft.snapshot.runtime
     if runtime is None:
         return
@@ -124,10 +124,10 @@ def _work_to_come(draft: Draft, runtime: RuntimeReport) -> list[Demand]:
 
 
 def _planned_spec(draft: Draft) -> ClusterSpec:
-    """Returns the spec to plan with, without growth where the provider cannot.
+    """Return the spec to plan with, without growth where the provider cannot.
 
-    New machines of a type that could not grow a short time ago count as they are bought: otherwise one after
-    the other would be bought for demand that none of them can take.
+    New machines of a type that could not grow recently count as they are launched: otherwise one after
+    the other would be launched for demand that none of them can take.
     """
     spec = _for_deadlines(draft.spec, draft.planned.expected)
     if not any(known.resize is not None for known in spec.node_types):
@@ -156,7 +156,7 @@ def _for_deadlines(spec: ClusterSpec, expected: Iterable[ExpectedWork]) -> Clust
 
 
 def _nodes(draft: Draft, holds: Holds) -> tuple[tuple[PackNode, ...], Counter[str]]:
-    """Returns every record that may serve work, in the order of the ledger. Draining ones offer nothing.
+    """Return every record that may serve work, in the order of the ledger. Draining ones offer nothing.
 
     The second value counts machines by type that are left out and may not be ended yet.
     """
@@ -226,7 +226,7 @@ def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
 
 
 def _idle_s(draft: Draft, instance: Instance, report: NodeReport) -> float:
-    """A node whose drain was refused or lost must be idle anew before the next drain: no hot loop."""
+    """A node whose drain was refused or lost must be idle again before the next drain: no hot loop."""
     was_asked = len(instance.history) > 1 and instance.history[-2].state is _S.RAY_STOP_REQUESTED
     return min(report.idle_s, max(0.0, draft.now - instance.since)) if was_asked else report.idle_s
 
@@ -254,7 +254,7 @@ def _coming(draft: Draft, instance: Instance, holds: Holds) -> PackNode:
 
 
 def _is_held(draft: Draft, instance: Instance) -> bool:
-    """Returns whether nobody knows when the machine comes, so that another one serves the demand."""
+    """Return whether nobody knows when the machine comes, so that another one serves the demand."""
     is_gated = bool(draft.types[instance.node_type].gates) if instance.node_type in draft.types else False
     is_waiting = problem_of(instance, draft.snapshot.cloud or {}) is not None
     return is_waiting if instance.state is _S.ALLOCATED else is_gated
@@ -290,7 +290,7 @@ def _work_that_moves(draft: Draft) -> list[Demand]:
 
 
 def _parts(used: Resources, shapes: Iterable[Resources]) -> Iterable[Resources]:
-    """Trials go on wherever there is room for each of them; what else runs on a node stays together."""
+    """Trials continue wherever there is room for each of them; what else runs on a node stays together."""
     for shape in shapes:
         if used.holds(shape):
             used = used.minus(shape).positive()
@@ -310,9 +310,9 @@ def _leaving(draft: Draft) -> list[Instance]:
 
 
 def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:
-    """Returns where the machine's size stands: what the ledger knows counts before what is listed.
+    """Return where the machine's size stands: what the ledger knows counts before what is listed.
 
-    While no list can be read, a change under way still counts: otherwise machines would be bought for it.
+    While no list can be read, a change under way still counts: otherwise machines would be launched for it.
     """
     machine = (draft.snapshot.cloud or {}).get(instance.cloud_id) if instance.cloud_id else None
     status, record = machine.resize if machine is not None else None, instance.resize

@@ -1,6 +1,6 @@
-"""Empties a node whose trials can go on elsewhere for less, by their checkpoints.
+"""Empty a node whose trials can continue elsewhere for less, by their checkpoints.
 
-A node is emptied into the free room of others, or into cheaper machines that are bought and up before, when
+A node is emptied into the free room of others, or into cheaper machines that are launched and up before, when
 what is saved over the expected rest of its trials is more than twice what their moves cost. Only nodes are
 touched on which nothing runs but trials that said they can be moved.
 """
@@ -40,9 +40,9 @@ TrialsByNode = Mapping[str, Sequence[RunningTrial]]
 
 
 def consolidate(draft: Draft) -> None:
-    """Adds the nodes to empty to what the planner removes; the drain asks their trials for checkpoints.
+    """Add the nodes to empty to what the planner removes; the drain asks their trials for checkpoints.
 
-    Where they need other machines, these are bought first: a trial that waits for a boot would be put on
+    Where they need other machines, these are launched first: a trial that waits for a boot would be put on
     whatever becomes free meanwhile, dear as it may be.
     """
     policy, planned, runtime = draft.spec.consolidation, draft.planned, draft.snapshot.runtime
@@ -60,10 +60,10 @@ def consolidate(draft: Draft) -> None:
 def _choose(
     draft: Draft, request: PackRequest, packing: Packing, runtime: RuntimeReport
 ) -> ConsolidationPlan | None:
-    """Returns the nodes to empty now, and what is launched and kept for those that are emptied later."""
+    """Return the nodes to empty now, and what is launched and kept for those that are emptied later."""
     stopping = draft.in_state(_S.RAY_STOP_REQUESTED, _S.RAY_STOPPING)
     under_way = sum(one.stop_cause is StopCause.CONSOLIDATION for one in stopping)
-    most = max(1, draft.count(_S.RAY_RUNNING) // _MOST_AT_ONCE) - under_way
+    most = max(1, len(draft.in_state(_S.RAY_RUNNING)) // _MOST_AT_ONCE) - under_way
     by_node = trials_by_node(draft.snapshot.forecasts)
     market = MachineMarket(packing, draft.boot_s, draft.spec.head_node_type)
     rooms = _free_rooms(draft, request, packing, by_node, market)
@@ -94,7 +94,7 @@ def _choose(
 
 
 def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: EmptyingPlan) -> str:
-    """Returns why no machines are bought for the trials of a node; "" when they are, or need not be."""
+    """Return why no machines are launched for the trials of a node; "" when they are, or need not be."""
     if found.must_wait and found.keeps_dear:
         return "an idle node that is too dear for its trials must go first"
     shapes = [demand.shape for demand in runtime.demands]
@@ -109,7 +109,7 @@ def _why_not_yet(runtime: RuntimeReport, market: MachineMarket, found: EmptyingP
 def _free_rooms(
     draft: Draft, request: PackRequest, packing: Packing, by_node: TrialsByNode, market: MachineMarket
 ) -> Mapping[str, FreeRoom]:
-    """Returns what is free on the nodes that stay and on those that come, without what was planned there."""
+    """Return what is free on the nodes that stay and on those that come, without what was planned there."""
     planned = _planned(request, packing)
     going = {removal.instance_id for removal in packing.removals}
     found = {}
@@ -143,7 +143,7 @@ def _room(
 
 
 def _planned(request: PackRequest, packing: Packing) -> dict[str, list[Resources]]:
-    """Returns the shapes of the requests that were planned onto each node."""
+    """Return the shapes of the requests that were planned onto each node."""
     found: dict[str, list[Resources]] = {}
     items: Iterable[tuple[Demand | Gang, ItemOutcome]] = (
         *zip(request.demands, packing.demands, strict=True),
@@ -156,7 +156,7 @@ def _planned(request: PackRequest, packing: Packing) -> dict[str, list[Resources
 
 
 def _largest(item: Demand | Gang) -> Resources:
-    """Returns the shape of a request; of a gang, at least what each of its bundles takes."""
+    """Return the shape of a request; of a gang, at least what each of its bundles takes."""
     if isinstance(item, Demand):
         return item.shape
     units: dict[str, int] = {}
@@ -167,14 +167,14 @@ def _largest(item: Demand | Gang) -> Resources:
 
 
 def _end_s(trials: Sequence[RunningTrial], node: PackNode) -> float:
-    """Returns when the last trial of a node ends; inf when not only trials are on it, or it is not known."""
+    """Return when the last trial of a node ends; inf when not only trials are on it, or it is not known."""
     if not trials or _other_use(trials, node.total, node.available):
         return math.inf
     return max(math.inf if trial.rest_s is None else trial.rest_s for trial in trials)
 
 
 def _other_use(trials: Sequence[RunningTrial], total: Resources, available: Resources) -> str:
-    """Returns a resource of which more is in use than these trials have; "" when there is none."""
+    """Return a resource of which more is in use than these trials have; "" when there is none."""
     used = EMPTY
     for trial in trials:
         used = used.plus(trial.shape)
@@ -216,7 +216,7 @@ def _busy(draft: Draft, instance: Instance, report: NodeReport, trials: tuple[Ru
 def _why_not(
     draft: Draft, instance: Instance, report: NodeReport, trials: Sequence[RunningTrial], packing: Packing
 ) -> str:
-    """Returns why the node may not be emptied whatever it saves; "" when it may."""
+    """Return why the node may not be emptied whatever it saves; "" when it may."""
     for trial in trials:
         if not trial.is_movable:
             return f"trial {trial.trial_id} may not be moved: it has no checkpoint, or was moved twice"
@@ -231,7 +231,7 @@ def _why_not(
 
 
 def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial, ...]) -> str:
-    """Returns which trial might miss the deadline of its experiment on the slowest type; "" when none."""
+    """Return which trial might miss the deadline of its experiment on the slowest type; "" when none."""
     speeds = [known.speed for known in draft.spec.node_types if known.name != draft.spec.head_node_type]
     known = draft.types.get(instance.node_type)
     slower = known.speed / min(speeds) if known is not None and speeds else 1.0
@@ -252,7 +252,7 @@ def _late_if_moved(draft: Draft, instance: Instance, trials: tuple[RunningTrial,
 
 
 def _reason(draft: Draft, node: BusyNode, found: EmptyingPlan | None) -> str:
-    """Returns why emptying pays, with the figures; "" when it does not, which is explained."""
+    """Return why emptying pays, with the figures; "" when it does not, which is explained."""
     if found is None or found.saved <= 0:
         _explain(draft, node.key, "its trials fit nowhere else for less")
         return ""

@@ -1,4 +1,4 @@
-"""Holds the working copy that rules write to; checks every transition and numbers new ids.
+"""Hold the working copy that rules write to; checks every transition and numbers new ids.
 
 A transition that is not allowed sets the one record aside (quarantine) instead of raising: no input may stop
 the loop.
@@ -52,7 +52,7 @@ STAYING = (*AWAITED, InstanceState.RAY_RUNNING)
 SERVING = (InstanceState.RAY_RUNNING, InstanceState.RAY_STOP_REQUESTED, InstanceState.RAY_STOPPING)
 MISSED_S = 300.0  # no list lacks a machine for longer; ids may be used again
 _OFFERS_UNUSED = (
-    "the offers of node types are not used, because the provider cannot be told the zone and the market; "
+    "the offers of node types are not used, because the provider cannot choose the zone and the market; "
     "remove `offers` and `muster.prices`, or use a provider that supports offers"
 )
 
@@ -83,7 +83,7 @@ class Planned(Struct):
         if self.consolidation is not None and self.request is not None:
             packing = with_consolidation(packing, self.consolidation, self.request.nodes)
         if self.is_used_up:
-            packing = replace(packing, launch={}, bought_offers={})
+            packing = replace(packing, launch={}, launched_offers={})
         removals = (*packing.removals, *self.unpaid) if self.whole_slices is None else self.whole_slices
         return packing if removals == packing.removals else replace(packing, removals=removals)
 
@@ -94,7 +94,7 @@ class Decided(Struct):
     health: dict[str, TypeHealth]
     ended_nodes: dict[str, float]
     ended_machines: dict[str, float]
-    unreported: Mapping[InstanceId, tuple[float, float]]
+    unreported: Mapping[InstanceId, tuple[float, float, float]]
     unplaced_nodes: Mapping[str, UnplacedNode]
     unclear_launches: dict[str, UnclearLaunch]
     ungrowing: dict[str, float]
@@ -169,7 +169,7 @@ class Draft:
             alike[key] = None
 
     def fork(self) -> Draft:
-        """Returns a copy to try a rule on; dropping the copy undoes everything the rule did."""
+        """Return a copy to try a rule on; dropping the copy undoes everything the rule did."""
         twin = copy(self)
         twin.planned = copy(self.planned)
         twin._own = None  # records are copied at the first change: most rules change none
@@ -178,14 +178,14 @@ class Draft:
         return twin
 
     def _owned(self) -> dict[InstanceId, Instance]:
-        """Returns the records as a copy that only this draft has."""
+        """Return the records as a copy that only this draft has."""
         if self._own is None:
             self.instances = self._own = dict(self.instances)
             self._by_state = {state: dict(ids) for state, ids in self._by_state.items()}
         return self._own
 
     def in_state(self, *states: InstanceState) -> list[Instance]:
-        """Returns the records in these states: state by state as listed, then in the order of the ledger."""
+        """Return the records in these states: state by state as listed, then in the order of the ledger."""
         found: list[Instance] = []
         for state in states:
             known = self._listed.get(state)
@@ -195,12 +195,8 @@ class Draft:
             found += known
         return found
 
-    def count(self, state: InstanceState) -> int:
-        """Returns the number of records in a state."""
-        return len(self._by_state[state])
-
     def holding(self) -> list[Instance]:
-        """Returns the records whose machines stay, or may come or come back, without those of others.
+        """Return the records whose machines stay, or may come or come back, without those of others.
 
         One that is to go, and is not terminated because its node runs or may run unseen, is still there.
         """
@@ -213,7 +209,7 @@ class Draft:
         return [*ours, *idle, *self.restartable(), *self.in_state(InstanceState.REQUESTED)]
 
     def expect_late(self, instance: Instance) -> None:
-        """Notes that the machine of a request that is over may exist, and be listed later."""
+        """Note that the machine of a request that is over may exist, and be listed later."""
         within_s, attempt = self.snapshot.traits.listed_within_s, len(instance.history)
         if within_s and instance.launch_request_id:
             self.decided.unclear_launches[f"{instance.instance_id}/{attempt}"] = UnclearLaunch(
@@ -221,7 +217,7 @@ class Draft:
             )
 
     def unclear_by_type(self) -> Counter[str]:
-        """Counts the machines that may exist although their requests are over: they take room."""
+        """Count the machines that may exist although their requests are over: they take room."""
         found = Counter(launch.node_type for launch in self.decided.unclear_launches.values())
         if self.snapshot.traits.listed_within_s:  # nor can one be terminated that lost its node meanwhile
             lost = (i for i in self.in_state(InstanceState.RAY_STOPPED) if i.provisional)
@@ -230,7 +226,7 @@ class Draft:
 
     @property
     def budget(self) -> BudgetState | None:
-        """Returns what is left of the budget; worked out once what the tick found is among the records."""
+        """Return what is left of the budget; worked out once what the tick found is among the records."""
         if self._budget is None:
             records = self.instances.values()
             memory = replace(self.snapshot.memory, uncharged=self.uncharged)
@@ -243,7 +239,7 @@ class Draft:
 
     @property
     def risks(self) -> Mapping[str, float]:
-        """Returns what spot offers are expected to lose; nothing is risked behind the line to a deadline."""
+        """Return what spot offers are expected to lose; nothing is risked behind the line to a deadline."""
         if self._risks is None:
             forecasts, records = self.snapshot.forecasts, self.instances.values()
             lost_s = lost_work_s(forecasts, self.boot_s)
@@ -253,34 +249,41 @@ class Draft:
         return self._risks
 
     def choices_of(self, known: NodeType) -> tuple[OfferState, ...]:
-        """Returns the offers of a type, each with the room that machines and repeated requests leave."""
+        """Return the offers of a type, each with the room that machines and repeated requests leave."""
         taken = (*self.holding(), *self.in_state(InstanceState.QUEUED))
         counts = Counter(i.offer.name for i in taken if i.offer is not None and i.node_type == known.name)
         return left_of(offer_states(known, self.decided.health, self.now, self.risks), counts)
 
     def may_work_unseen(self, instance: Instance) -> bool:
-        """Returns whether a live node that is on no known machine may be on this record's machine.
+        """Return whether a live node that is on no known machine may be on this record's machine.
 
         Such a node lacks its machine's id, or has another one, and is not taken for the answer to a request.
+        A report that lacks nodes of serving records may also lack the node of a machine that is listed.
         """
+        records, lacking, since = self.instances, self.decided.unreported, instance.missing_since
+        if since is None and any(name in records and records[name].state in SERVING for name in lacking):
+            return True
         nodes, cloud = self.unplaced, self.snapshot.cloud or {}
-        missing_since = self.now if instance.missing_since is None else instance.missing_since
-        if not nodes or self.now - missing_since > MISSED_S:
+        if not nodes or (since is not None and self.now - since > MISSED_S):
             return False
-        ended = self.decided.unreported.get(instance.instance_id)
+        ended = lacking.get(instance.instance_id)
         stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
-        lost_at = ended[0] if ended else stopped_at
-        own = self.nodes.get(instance.node_id or "")
-        if own is not None and own.ip and own.ip not in (known_ips(instance, cloud) or {own.ip}):
-            lost_at = float("-inf")  # its node was another machine's, which proves nothing about this one
+        noticed_at = ended[0] if ended else stopped_at
+        lost_at = float("-inf") if self._is_elsewhere(instance) else noticed_at
         return any(
             may_be_on(node, instance, cloud)
             and not was_elsewhere(node, instance, cloud, lost_at, self._grace_s)
             for node in nodes.values()
         )
 
+    def _is_elsewhere(self, instance: Instance) -> bool:
+        """Return whether its node has another machine's address: then it proves nothing about this one."""
+        own = self.nodes.get(instance.node_id or "")
+        ips = known_ips(instance, self.snapshot.cloud or {})
+        return own is not None and bool(own.ip and ips) and own.ip not in ips
+
     def is_held(self, instance: Instance) -> bool:
-        """Returns whether a machine would be given up by now, if no unseen node could be on it."""
+        """Return whether a machine would be given up by now, if no unseen node could be on it."""
         limits = self.spec.timeouts
         limit_s = limits.allocate_s if instance.state is InstanceState.ALLOCATED else limits.install_s
         is_due = instance.state in AWAITED and self.now - instance.since > limit_s
@@ -288,7 +291,7 @@ class Draft:
 
     @property
     def unplaced(self) -> Mapping[str, UnplacedNode]:
-        """Returns the live nodes that are on no known machine, also those of unusable rows.
+        """Return the live nodes that are on no known machine, also those of unusable rows.
 
         One that this report lacks counts for a grace.
         """
@@ -307,21 +310,18 @@ class Draft:
             self.decided.unplaced_nodes = self.unplaced
 
     def may_be_restarted(self, instance: Instance) -> bool:
-        """Returns whether a machine without its node is kept: one that cannot be seen may run there."""
+        """Return whether a machine without its node is kept: one that cannot be seen may run there."""
         if self.snapshot.runtime is None:
             return instance.since < self.now  # it was kept by an earlier tick
         # A machine that is stopped for maintenance comes back, and its node with it.
-        may_return = instance.stop_cause in (None, StopCause.NOTICE)
-        # The report that shows a death, and one that lacks other nodes, may lack the node that came after it.
-        before, lacking = self.snapshot.instances.get(instance.instance_id), self.decided.unreported
-        has_just_died = before is not None and before.state is InstanceState.RAY_RUNNING
-        is_partial = bool(lacking) and any(i.instance_id in lacking for i in self.in_state(*SERVING))
-        is_listed = instance.cloud_id in (self.snapshot.cloud or {})
-        may_lack = (is_partial and is_listed) or (has_just_died and instance.node_id in self.nodes)
-        return may_return and (may_lack or self.may_work_unseen(instance))
+        may_return = instance.stop_cause in (None, StopCause.NOTICE) or self._is_elsewhere(instance)
+        # The report that shows a death may lack the node that came after it.
+        before = self.snapshot.instances.get(instance.instance_id)
+        was_up = before is not None and before.state is InstanceState.RAY_RUNNING
+        return may_return and ((was_up and instance.node_id in self.nodes) or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
-        """Returns the records of our machines that are kept without a node: they may serve again.
+        """Return the records of our machines that are kept without a node: they may serve again.
 
         So may one that was cancelled, if a node that cannot be matched yet may be on it.
         """
@@ -331,7 +331,7 @@ class Draft:
         return [*kept, *(i for i in cancelled if i.launch_request_id or not i.provisional)]
 
     def fresh(self, prefix: str) -> str:
-        """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
+        """Return a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
         self._fresh += 1
         return f"{self.snapshot.tick_id}-{prefix}{self._fresh}"
 
@@ -342,7 +342,7 @@ class Draft:
         details: str = "",
         **fields: Any,  # noqa: ANN401 - the record's own fields, checked by msgspec
     ) -> Instance | None:
-        """Moves a record to a state; None, and a quarantine note, when the transition is not allowed."""
+        """Move a record to a state; None, and a quarantine note, when the transition is not allowed."""
         current = self.instances[instance.instance_id]
         if not INSTANCE_MACHINE.allows(current.state, target):
             story = " > ".join(change.state.name for change in current.history)
@@ -355,7 +355,7 @@ class Draft:
         return self._put(replace(current, state=target, history=history, **fields), current.state)
 
     def create(self, state: InstanceState, node_type: str, details: str, **fields: Any) -> Instance:  # noqa: ANN401
-        """Adds a new record, in one of the states in which a record may begin."""
+        """Add a new record, in one of the states in which a record may begin."""
         if state not in CREATABLE:
             raise ValueError(f"a record may not begin as {state.name}")
         instance = Instance(
@@ -368,26 +368,26 @@ class Draft:
         return self._put(instance, None)
 
     def amend(self, instance: Instance, **fields: Any) -> Instance:  # noqa: ANN401
-        """Changes a record without a transition."""
+        """Change a record without a transition."""
         current = self.instances[instance.instance_id]
         return self._put(replace(current, **fields), current.state)
 
     def set_aside(self, instance: Instance, message: str) -> None:
-        """Leaves a record out of this tick: it stays in the ledger as it is, and is reported."""
+        """Leave a record out of this tick: it stays in the ledger as it is, and is reported."""
         self._owned().pop(instance.instance_id)
         self._by_state[instance.state].pop(instance.instance_id)
         self._listed.clear()
         self.quarantine(f"record {instance.instance_id}", message)
 
     def act(self, action: Action) -> None:
-        """Adds an effect."""
+        """Add an effect."""
         self.decided.actions.append(action)
 
     def add_verdicts(self, *verdicts: Verdict) -> None:
         self.decided.verdicts.extend(verdicts)
 
     def add_node_verdict(self, node: Instance, reason: Reason, detail: str, *, last: bool = False) -> None:
-        """Adds why a node is as it is; of several reasons, reports show the last."""
+        """Add why a node is as it is; of several reasons, report show the last."""
         verdict = Verdict(
             subject=Subject.NODE,
             subject_id=node.instance_id,
@@ -401,11 +401,11 @@ class Draft:
         self.add_verdicts(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
 
     def quarantine(self, source: str, message: str) -> None:
-        """Notes an input that is left out of this tick."""
+        """Note an input that is left out of this tick."""
         self.decided.quarantined.append(Quarantined(source=source, message=message))
 
     def plan(self) -> Plan:
-        """Returns the plan that this draft amounts to."""
+        """Return the plan that this draft amounts to."""
         memory, reading, packing = self.snapshot.memory, self.snapshot.clock, self.planned.outcome
         # Nodes change too often to be worth dating, and there may be thousands; a record has its history.
         node, now, since = Subject.NODE, self.now, memory.verdict_since
@@ -435,6 +435,7 @@ class Draft:
                 # Nodes stay in the runtime's list for long; they must not be taken for new machines.
                 ended_nodes={**self.decided.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 report_version=memory.report_version if report is None else report.version,
+                reported_at=memory.reported_at if report is None else self.now,
                 boot_s=learned_boots(memory.boot_s, self.decided.changed.values()),
                 pools=after_ends(memory.pools, ended, self.now),
                 budget_period=self._budget_period(),
@@ -463,7 +464,7 @@ class Draft:
         return instance
 
     def terms_of(self, node_type: str, offer: Offer | None = None) -> dict[str, Any]:
-        """Returns the price and the launch hash of a machine of this type that is bought now."""
+        """Return the price and the launch hash of a machine of this type that is launched now."""
         known = self.types.get(node_type)
         if known is None:
             return {}
@@ -482,15 +483,12 @@ def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
 
 
 def is_head(instance: Instance) -> bool:
-    """Returns whether the record is the head's."""
+    """Return whether the record is the head's."""
     return instance.kind is NodeKind.HEAD
 
 
 def fields_of_request(record: Instance, receiver: Instance | None = None) -> dict[str, Any]:
-    """Returns what passes with a record's request to another record, which may have made one of its own."""
+    """Return what passes with a record's request to another record, which may have made another."""
     swapped = () if receiver is None else ("node_type", "launch_hash")
-    names = ("launch_request_id", "requested_at", *swapped)
-    found: dict[str, Any] = {name: getattr(record, name) for name in names}
-    if record.offer is not None or (receiver is not None and receiver.offer is not None):
-        found |= {"offer": record.offer, "price_per_hour": record.price_per_hour}
-    return found
+    terms = () if receiver is None and record.offer is None else ("offer", "price_per_hour")
+    return {name: getattr(record, name) for name in ("launch_request_id", "requested_at", *swapped, *terms)}

@@ -20,7 +20,7 @@ _HOLDING = ON_CLOUD - frozenset(_DONE)  # a record in these states still uses it
 
 
 def terminate(draft: Draft) -> None:
-    """Terminates machines; runs before launch, so that a provider with a fixed number of places has room."""
+    """Terminate machines; run before launch, so that a provider with a fixed number of places has room."""
     _close_stale(draft)
     if draft.snapshot.traits.read_only:
         return
@@ -55,7 +55,7 @@ def _close_stale(draft: Draft) -> None:
 
 
 def _may_be_at_work(draft: Draft, instance: Instance) -> bool:
-    """Returns whether a node that cannot be seen may be at work on a machine that is to go."""
+    """Return whether a node that cannot be seen may be at work on a machine that is to go."""
     if instance.state is _S.RAY_STOPPED:
         return draft.may_be_restarted(instance)
     return instance.state in AWAITED and (draft.snapshot.runtime is None or draft.may_work_unseen(instance))
@@ -77,7 +77,7 @@ def _why(instance: Instance) -> str:
 
 
 def install(draft: Draft) -> None:
-    """Starts the installation on workers. Waits without a report: a node may already run there."""
+    """Start the installation on workers. Waits without a report: a node may already run there."""
     cloud = draft.snapshot.cloud
     if cloud is None or draft.snapshot.runtime is None:
         return
@@ -90,26 +90,21 @@ def install(draft: Draft) -> None:
         if not _is_new(draft, instance, machine) and draft.may_work_unseen(instance):
             continue  # adopted, or of an earlier request: a node that cannot be matched may run there
         if draft.move(instance, _S.RAY_INSTALLING, "the machine is up"):
+            offer = instance.offer or Offer(market="")  # `ray start` makes labels of it
+            place = {"RAY_NODE_ZONE": offer.zone, "RAY_NODE_MARKET_TYPE": offer.market}
             draft.act(
                 Install(
                     request_id=RequestId(draft.fresh("s")),
                     instance_id=instance.instance_id,
                     cloud_id=machine.cloud_id,
                     node_type=instance.node_type,
-                    place=_place(instance),
+                    place={name: value for name, value in place.items() if value},
                 )
             )
 
 
-def _place(instance: Instance) -> dict[str, str]:
-    """Returns the variables from which `ray start` makes the labels of the machine's zone and market."""
-    offer = instance.offer or Offer(market="")
-    found = {"RAY_NODE_ZONE": offer.zone, "RAY_NODE_MARKET_TYPE": offer.market}
-    return {name: value for name, value in found.items() if value}
-
-
 def _is_new(draft: Draft, instance: Instance, machine: CloudInstance) -> bool:
-    """Returns whether the machine was launched for this record, as far as its tag shows, by this head.
+    """Return whether the machine was launched for this record, as far as its tag shows, by this head.
 
     What was requested before the head's own record began was requested by an earlier head, which may have
     set the machine up after the copy of the ledger was made that this one started from.
@@ -124,7 +119,7 @@ AGAIN_S = 60.0  # a cluster that should have ended and still runs is asked again
 
 
 def idle_cluster(draft: Draft) -> None:
-    """Counts the time without drivers: from the first report that shows none, or from the end of the newest.
+    """Count the time without drivers: from the first report that shows none, or from the end of the newest.
 
     What is not known counts as a driver: the cluster must not end under somebody's work.
     """

@@ -1,4 +1,4 @@
-"""Moves QUEUED to REQUESTED: one Launch per request id, within concurrency and upscaling speed."""
+"""Move QUEUED to REQUESTED: one Launch per request id, within concurrency and upscaling speed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _S = InstanceState
 
 
 def launch(draft: Draft) -> None:
-    """Requests the oldest records first; a retried one keeps its place and its request id.
+    """Request the oldest records first; a retried one keeps its place and its request id.
 
     What the planner took for gone may still come or stay (a request in flight, a refused idle drain), so the
     limits are compared once more with what exists; records without room stay QUEUED.
@@ -31,7 +31,7 @@ def launch(draft: Draft) -> None:
         by_type[instance.node_type].append(instance)
     running = Counter(instance.node_type for instance in draft.in_state(_S.RAY_RUNNING))
     taken = Counter(i.node_type for i in draft.holding()) + draft.unclear_by_type()
-    requested = draft.count(_S.REQUESTED)
+    requested = len(draft.in_state(_S.REQUESTED))
     chosen: list[Purchase] = []
     for name, waiting in by_type.items():
         room = min(draft.spec.limits.max_concurrent - requested, _room(draft, taken, name))
@@ -44,11 +44,11 @@ def launch(draft: Draft) -> None:
     _request(draft, chosen)
 
 
-Purchase = tuple[Instance, Offer | None]  # a record, and the offer that its machine is bought from
+Purchase = tuple[Instance, Offer | None]  # a record, and the offer that its machine is launched from
 
 
 def _with_offers(draft: Draft, known: NodeType | None, waiting: list[Instance], most: int) -> list[Purchase]:
-    """Returns the oldest records that can be bought now. A repeated or pinned one keeps its offer.
+    """Return the oldest records that can be launched now. A repeated or pinned one keeps its offer.
 
     The others get the cheapest offers that are not backed off and have room: as they are now, not as they
     were when the record was planned.
@@ -70,7 +70,7 @@ _UNDER_WAY = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
 
 
 def _one_on_trial(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
-    """Tries what could not be set up lately with one machine at a time; the other records stay QUEUED."""
+    """Try what could not be set up lately with one machine at a time; the other records stay QUEUED."""
     on_trial = {key for key, health in draft.decided.health.items() if health.is_on_trial}
     if not on_trial:
         return batch
@@ -90,7 +90,7 @@ _DEARER = 1.25  # another pool may cost so much more, so that not all leaders ar
 
 
 def _offers_in_order(draft: Draft, known: NodeType, most: int) -> list[Offer]:
-    """Returns an offer for each of the next machines, cheapest first.
+    """Return an offer for each of the next machines, cheapest first.
 
     While a tuner has leaders to lose, no spot pool gets more than half of the type's spot machines: most
     machines that a cloud takes from one pool go within minutes of each other.
@@ -123,7 +123,7 @@ _FEWEST_LEADERS = 2
 
 
 def _affordable(draft: Draft, batch: list[Purchase]) -> list[Purchase]:
-    """Reserves the money of each purchase; what the budget does not allow is withdrawn, and planned anew."""
+    """Reserve the money of each purchase; what the budget does not allow is withdrawn, and planned again."""
     budget = draft.budget
     if budget is None:
         return batch
@@ -143,7 +143,7 @@ def _room(draft: Draft, taken: Counter[str], name: str) -> int:
 
 
 def _at_once(limits: LaunchLimits, running: int) -> int:
-    """Returns how many machines of one type may be requested in one tick; an unusable speed counts as 0."""
+    """Return how many machines of one type may be requested in one tick; an unusable speed counts as 0."""
     speed: object = limits.upscaling_speed
     if not isinstance(speed, int | float) or math.isnan(speed):
         return 1
@@ -188,10 +188,10 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
 
 
 def _next_offers(draft: Draft, instance: Instance, first: Offer) -> tuple[Offer, ...]:
-    """Returns where else one call may buy, cheapest first: the same market in other zones.
+    """Return where else one call may buy, cheapest first: the same market in other zones.
 
     Another market may be dearer than another type, so that is a decision of the next plan. An offer with a
-    limit of its own is left out: which offer a machine came from is known only when it is listed.
+    separate limit is left out: which offer a machine came from is known only when it is listed.
     """
     known = draft.types.get(instance.node_type)
     if known is None or not first.zone or instance.is_pinned or not draft.snapshot.traits.takes_next_offer:

@@ -27,7 +27,7 @@ from muster.cluster.states import InstanceState
 
 
 def defer_launches(draft: Draft) -> None:
-    """Plans again without the requests that are not worth a machine; they wait, with the reason."""
+    """Plan again without the requests that are not worth a machine; they wait, with the reason."""
     request, packing = draft.planned.request, draft.planned.packing
     if not draft.planned.expected or request is None or packing is None:
         return
@@ -55,7 +55,7 @@ def _tell_late(draft: Draft, request: PackRequest, packing: Packing) -> None:
         if work.waiting and each_s > work.deadline_s:
             text = f"a trial takes about {short_duration(each_s)}: raise it, or use faster machines"
         elif have < work.for_deadline():
-            needed = f"{work.for_deadline()} places of {{{work.shape}}} are needed and {have} can be had"
+            needed = f"{work.for_deadline()} places of {{{work.shape}}} are needed and {have} are available"
             text = f"{needed}: raise it or max_workers, or use fewer samples"
         else:
             continue
@@ -67,7 +67,7 @@ Held = dict[tuple[Subject, int], int]  # a gang or demand of the request -> how 
 
 
 def _held(draft: Draft, request: PackRequest, packing: Packing) -> Held:
-    """Returns what was bought for beyond what each shape is worth; the last that asked wait."""
+    """Return what was launched for beyond what each shape is worth; the last that asked wait."""
     policy, held = draft.spec.forecasts, Held()
     for work in draft.planned.expected:
         items = [  # the last are held first: a trial is a gang, and plain demands are mostly somebody else's
@@ -75,18 +75,18 @@ def _held(draft: Draft, request: PackRequest, packing: Packing) -> Held:
             *_of_shape(Subject.GANG, request.gangs, packing.gangs, work.shape),
         ]
         has_room = sum(sum(o.placed.values()) + sum(o.coming.values()) for _, o in items)
-        bought = sum(sum(o.bought.values()) for _, o in items)
-        if not bought:
+        launched = sum(sum(o.launched.values()) for _, o in items)
+        if not launched:
             continue
         most = work.new_places(policy.most_boot_share, policy.first_slots)
         if work.deadline_s is None:
             most = min(most, has_room + _room_at_best_price(request, work.shape))
-        # Those that a limit left without room would be bought for in the place of those that are held.
-        wanted = bought + sum(o.unplaced for _, o in items)
+        # Those that a limit left without room would be launched for in the place of those that are held.
+        wanted = launched + sum(o.unplaced for _, o in items)
         # Requests of the same shape beyond those of the forecast are somebody else's: they are not held.
         surplus = min(wanted - max(0, most - has_room), work.waiting + work.soon - most)
         for subject, outcome in reversed(items):
-            amount = min(surplus, sum(outcome.bought.values()) + outcome.unplaced)
+            amount = min(surplus, sum(outcome.launched.values()) + outcome.unplaced)
             if amount > 0:
                 held[subject, outcome.index] = amount
                 surplus -= amount
@@ -94,7 +94,7 @@ def _held(draft: Draft, request: PackRequest, packing: Packing) -> Held:
 
 
 def _room_at_best_price(request: PackRequest, shape: Resources) -> int:
-    """Returns how many places the cluster's limit allows on the machines with the cheapest ones.
+    """Return how many places the cluster's limit allows on the machines with the cheapest ones.
 
     Trials can wait: they do not make the planner buy dearer machines only because these have more places.
     """
@@ -160,7 +160,7 @@ def _verdicts(draft: Draft, request: PackRequest, held: Held) -> list[Verdict]:
 def _text(work: ExpectedWork, policy: ForecastPolicy) -> str:
     """Return why muster launches no machine, for users."""
     if work.work_s is None:
-        return f"it is not known yet how long trials run; room for {policy.first_slots} is bought until then"
+        return f"trials have unknown lengths; until one ends, muster launches room for {policy.first_slots}"
     if work.served_before_boot() >= work.waiting + work.soon:
         return f"places become free before a new machine could serve, which takes {work.boot_s:.0f} s"
     share = f"{policy.most_boot_share:.0%}"
@@ -177,7 +177,7 @@ _PAID = (_S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING)
 
 
 def enforce_budget(draft: Draft) -> None:
-    """Plans again with fewer new machines where not all fit; the launches themselves reserve the money."""
+    """Plan again with fewer new machines where not all fit; the launches themselves reserve the money."""
     planned, budget = draft.planned, draft.budget
     request, packing = planned.request, planned.outcome
     if budget is None or request is None or packing is None:
@@ -206,7 +206,7 @@ def enforce_budget(draft: Draft) -> None:
 
 
 def _shrink(draft: Draft, budget: BudgetState) -> None:
-    """Gives the newest machines back while all together cost more per hour than they may.
+    """Give the newest machines back while all together cost more per hour than they may.
 
     That happens when a machine comes that was given up already, or when the limit was lowered.
     """
@@ -225,11 +225,11 @@ def _shrink(draft: Draft, budget: BudgetState) -> None:
             over -= one.price_per_hour
     if removals:
         draft.planned.unpaid = tuple(removals)
-        draft.add_cluster_verdict(Reason.BUDGET, f"{details}: {budget.text()}; the newest are given back")
+        draft.add_cluster_verdict(Reason.BUDGET, f"{details}: {budget.text()}; the newest are terminated")
 
 
 def _price_of(draft: Draft, queued: Instance) -> float | None:
-    """Returns what the machine of a record that has no offer yet may cost."""
+    """Return what the machine of a record that has no offer yet may cost."""
     known = draft.types.get(queued.node_type)
     if known is None or not known.offers or queued.is_pinned:
         return queued.price_per_hour
@@ -238,7 +238,7 @@ def _price_of(draft: Draft, queued: Instance) -> float | None:
 
 
 def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
-    """Returns how many of the planned machines can be paid for, the cheapest first."""
+    """Return how many of the planned machines can be paid for, the cheapest first."""
     trial = replace(budget)  # a copy to try purchases on; what waits for its launch comes first
     for one in draft.in_state(_S.QUEUED):
         trial.take(_price_of(draft, one))
@@ -246,20 +246,20 @@ def _fitting(draft: Draft, packing: Packing, budget: BudgetState) -> int:
 
 
 def _least(packing: Packing, budget: BudgetState) -> str:
-    """Returns what the cheapest planned machine costs, for users; "" when nobody knows."""
+    """Return what the cheapest planned machine costs, for users; "" when nobody knows."""
     price, offer = next(iter(_planned_prices(packing)), (None, None))
     if price is None:
         return ""
     least = budget.least_cost(price, offer)
-    return f"; one costs ${price:g} per hour, and at least ${least:.2f} until it can be given back"
+    return f"; one costs ${price:g} per hour, and at least ${least:.2f} until it can be terminated"
 
 
 def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]:
-    """Returns the price of each machine that the plan has, the cheapest first, with the offer it is from."""
+    """Return the price of each machine that the plan has, the cheapest first, with the offer it is from."""
     prices: list[tuple[float | None, Offer | None]] = []
     known = {offer.node_type.name: offer for offer in packing.offers}
     for name, count in packing.launch.items():
-        by_offer = packing.bought_offers.get(name)
+        by_offer = packing.launched_offers.get(name)
         offers = {each.offer.name: each.offer for each in known[name].choices} if name in known else {}
         if by_offer:
             for offer_name, amount in by_offer.items():
@@ -272,7 +272,7 @@ def _planned_prices(packing: Packing) -> list[tuple[float | None, Offer | None]]
 
 
 def _all_workers(draft: Draft, details: str) -> tuple[tuple[Removal, ...], Counter[str]]:
-    """Returns the removal of every worker, and how many of each type stay because they would come back."""
+    """Return the removal of every worker, and how many of each type stay because they would come back."""
     packing = draft.planned.outcome
     leaving = {removal.instance_id for removal in packing.removals} if packing else set()
     workers = [one for one in draft.in_state(*_SERVING) if _goes(one, leaving)]
@@ -286,7 +286,7 @@ def _all_workers(draft: Draft, details: str) -> tuple[tuple[Removal, ...], Count
 
 
 def _refilled(draft: Draft, workers: Sequence[Instance]) -> set[InstanceId]:
-    """Returns the machines of minimums that the provider fills itself: each removed one would come back.
+    """Return the machines of minimums that the provider fills itself: each removed one would come back.
 
     Those at work stay first, with the other machines of their slices.
     """

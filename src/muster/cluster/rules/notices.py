@@ -1,4 +1,4 @@
-"""Drains the nodes whose machines the cloud will take, until the deadline that it announced.
+"""Drain the nodes whose machines the cloud will take, until the deadline that it announced.
 
 Runs before the planner: a node under notice serves nothing new in the same tick, so its replacement is
 planned at once, and not from the pool (type, zone, market) that gave the notice, where there is another.
@@ -39,12 +39,12 @@ _SAID = {
 
 
 def notices(draft: Draft) -> None:
-    """Acts on every notice once; one that is repeated changes nothing, one that was cancelled is undone."""
+    """Act on every notice once; one that is repeated changes nothing, one that was cancelled is undone."""
     given = draft.snapshot.notices
     known = draft.decided.noticed or draft.decided.drained_until
-    if draft.snapshot.runtime is None or draft.snapshot.traits.read_only or not (given or known):
+    if draft.snapshot.traits.read_only or not (given or known):
         return
-    if given is None:
+    if given is None or draft.snapshot.runtime is None:
         _drain_refused(draft)
         return
     before = draft.decided.noticed_at
@@ -68,13 +68,12 @@ def notices(draft: Draft) -> None:
             noticed[notice.cloud_id] = notice.kind
             _act(draft, owner, notice)
     draft.decided.noticed = noticed
-    draft.decided.drained_until = {
-        name: at for name, at in draft.decided.drained_until.items() if name in owners
-    }
+    until = draft.decided.drained_until.items()
+    draft.decided.drained_until = {name: at for name, at in until if name in owners}
 
 
 def _drain_refused(draft: Draft) -> None:
-    """Without the notices, those that are remembered count for nodes that have just refused to be drained.
+    """Where notices or nodes cannot be read, what is remembered counts for nodes that refused to be drained.
 
     Their replacements are on the way: a node that serves again beside its own would be one too many.
     """
@@ -86,7 +85,7 @@ def _drain_refused(draft: Draft) -> None:
 
 
 def _is_over(draft: Draft, owner: Instance, notice: Notice) -> bool:
-    """Returns whether the machine outlived its notice: it was not taken, or has a new life since.
+    """Return whether the machine outlived its notice: it was not taken, or has a new life since.
 
     A machine that was stopped and started again, or whose runtime was restarted, has a newer record. The
     clock by which the notice was written may have been set since.
@@ -103,7 +102,7 @@ def _is_over(draft: Draft, owner: Instance, notice: Notice) -> bool:
 
 
 def text_of(notice: Notice) -> str:
-    """Returns the notice in words, with its time and where it was read."""
+    """Return the notice in words, with its time and where it was read."""
     at = "" if notice.deadline is None else f" at {_utc(notice.deadline)}"
     source = f" ({notice.source})" if notice.source else ""
     return f"{_SAID[notice.kind]}{at}{source}"
@@ -127,10 +126,8 @@ def _note_unknown(draft: Draft, notice: Notice, noticed: dict[str, NoticeKind]) 
 
 def _act(draft: Draft, owner: Instance, notice: Notice) -> None:
     left_s = _left_s(draft, notice)
-    if (
-        draft.decided.noticed.get(notice.cloud_id) is not notice.kind
-        and notice.kind is not NoticeKind.MAINTENANCE
-    ):
+    is_new = draft.decided.noticed.get(notice.cloud_id) is not notice.kind
+    if is_new and notice.kind is not NoticeKind.MAINTENANCE:
         _pause_pool(draft, owner, notice)
     if owner.state in _LEAVING and left_s is not None:
         _hurry(draft, owner, notice, max(0.0, left_s))
@@ -147,7 +144,7 @@ def _act(draft: Draft, owner: Instance, notice: Notice) -> None:
 
 
 def _left_s(draft: Draft, notice: Notice) -> float | None:
-    """Returns the seconds that the node has left; None when it stays for the time being."""
+    """Return the seconds that the node has left; None when it stays for the time being."""
     if notice.kind is NoticeKind.REBALANCE:
         limit_s = draft.spec.notices.rebalance_s
         return limit_s if limit_s is None else min(limit_s, draft.spec.notices.ahead_s)
@@ -177,7 +174,7 @@ def _ask(draft: Draft, owner: Instance, notice: Notice, left_s: float) -> None:
 def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:
     """A drain that has not begun is given up; one that has cannot be: the runtime knows no way back.
 
-    It goes on, too, where there is no room for the node beside its replacement.
+    It continues, also one that was refused, where there is no room for the node beside its replacement.
     """
     key = health_key(owner.node_type, owner.offer_name)
     paused = draft.decided.health.get(key)
@@ -185,23 +182,27 @@ def _take_back(draft: Draft, owner: Instance, notice: Notice) -> None:
         del draft.decided.health[key]
         if paused.is_on_trial:
             draft.decided.health[key] = replace(paused, blocked_until=draft.now)
+    before, has_room = draft.snapshot.instances.get(owner.instance_id, owner), _has_room(draft, owner)
+    if owner.state is _S.RAY_RUNNING and before.stop_cause is StopCause.NOTICE and not has_room:
+        left_s = draft.decided.drained_until.get(notice.cloud_id, draft.now) - draft.now
+        draft.move(owner, _S.RAY_STOP_REQUESTED, text_of(notice), stop_cause=StopCause.NOTICE)
+        _ask(draft, owner, notice, max(0.0, left_s))
     if owner.state is not _S.RAY_STOP_REQUESTED or owner.stop_cause is not StopCause.NOTICE:
         return
     node = draft.nodes.get(owner.node_id or "")
-    is_serving = node is not None and node.status in (NodeStatus.RUNNING, NodeStatus.IDLE)
-    if is_serving and _has_room(draft, owner.node_type):
+    if node is not None and node.status in (NodeStatus.RUNNING, NodeStatus.IDLE) and has_room:
         draft.move(owner, _S.RAY_RUNNING, "the cloud took its notice back", stop_cause=None)
 
 
-def _has_room(draft: Draft, node_type: str) -> bool:
-    staying = [*draft.holding(), *draft.in_state(_S.QUEUED)]
-    known, most = draft.types.get(node_type), draft.spec.max_nodes
-    of_type = sum(one.node_type == node_type for one in staying)
-    return known is not None and of_type < known.max_nodes and (most is None or len(staying) < most)
+def _has_room(draft: Draft, owner: Instance) -> bool:
+    others = [one for one in (*draft.holding(), *draft.in_state(_S.QUEUED)) if one is not owner]
+    known, most = draft.types.get(owner.node_type), draft.spec.max_nodes
+    of_type = sum(one.node_type == owner.node_type for one in others)
+    return known is not None and of_type < known.max_nodes and (most is None or len(others) < most)
 
 
 def _pause_pool(draft: Draft, owner: Instance, notice: Notice) -> None:
-    """Buys nothing from the pool for a while, unless it is the only one that has such machines."""
+    """Launch nothing from the pool for a while, unless it is the only one that has such machines."""
     known = draft.types.get(owner.node_type)
     if known is None or not owner.offer_name or not _has_alternative(draft, known, owner.offer_name):
         return
@@ -221,16 +222,16 @@ def _pause_pool(draft: Draft, owner: Instance, notice: Notice) -> None:
 
 
 def _has_alternative(draft: Draft, known: NodeType, offer_name: str) -> bool:
-    """Returns whether machines as large as these can be bought now from another pool."""
+    """Return whether machines as large as these can be launched now from another pool."""
     head = draft.spec.head_node_type
     return any(
-        other.resources.holds(known.resources) and _can_be_bought(draft, other, known, offer_name)
+        other.resources.holds(known.resources) and _can_be_launched(draft, other, known, offer_name)
         for other in draft.spec.node_types
         if other.name != head or head == known.name
     )
 
 
-def _can_be_bought(draft: Draft, other: NodeType, known: NodeType, offer_name: str) -> bool:
+def _can_be_launched(draft: Draft, other: NodeType, known: NodeType, offer_name: str) -> bool:
     if other.max_nodes <= 0 or is_blocked(draft.decided.health.get(other.name), draft.now):
         return False
     if not other.offers:

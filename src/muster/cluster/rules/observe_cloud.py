@@ -13,6 +13,7 @@ which request such a node answers is a guess, which the list may correct. So the
                   record has it        next QUEUED request of the type, or none
 
 (a) A P that has guessed no request keeps M and takes over a QUEUED one, or hands M over to a REQUESTED W.
+    Where nobody waits for M's request, P keeps M. If M is of another type, the guessed request waits again.
 A machine that nobody asked for gets a record without a request (_adopt).
 """
 
@@ -36,7 +37,7 @@ _S = InstanceState
 
 
 def observe_cloud(draft: Draft) -> None:
-    """Mirrors what the provider lists; decides nothing."""
+    """Mirror what the provider lists; decides nothing."""
     cloud = draft.snapshot.cloud
     if cloud is None:
         draft.add_cluster_verdict(
@@ -59,10 +60,9 @@ def observe_cloud(draft: Draft) -> None:
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
         if machine is not None:
             _confirm(draft, instance, machine)
-            _correct_type(draft, instance, machine)
+            _correct_type(draft, draft.instances[instance.instance_id], instance.provisional, machine)
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
-    _bind_returned(draft, unowned)
     _fail_refused(draft)
     _note_vanished(draft, cloud, unusual)
     _note_terminate_failures(draft)
@@ -70,7 +70,7 @@ def observe_cloud(draft: Draft) -> None:
 
 
 def _end_reused(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None:
-    """Ends records that were given back and whose cloud id is listed for a request of another record."""
+    """End records that were released and whose cloud id is listed for a request of another record."""
     leaving = draft.in_state(_S.TERMINATING, _S.TERMINATION_FAILED)
     waiting = {i.launch_request_id for i in draft.in_state(_S.REQUESTED)} if leaving else set()
     for instance in leaving:
@@ -111,20 +111,14 @@ def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[Cloud
 
 
 def _bind_arrivals(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
-    """REQUESTED records get their machines; one that was given back a moment ago is not an answer."""
-    waiting = draft.in_state(_S.REQUESTED)
-    fresh = {c: m for c, m in unowned.items() if c not in draft.decided.ended_machines} if waiting else {}
-    if fresh:
-        _match(draft, waiting, fresh, unowned)
+    """REQUESTED records get their machines.
 
-
-def _bind_returned(draft: Draft, unowned: dict[CloudId, CloudInstance]) -> None:
-    """An id that was given back answers a request that was made later: the provider uses ids again.
-
-    A request of the same tick was made after the machine had ended; there only the tag shows what it answers.
+    An id that was released answers a request that was made later: the provider uses ids again. A request of
+    the same tick was made after the machine had ended; there only the tag shows what it answers.
     """
     known = draft.decided.ended_machines
     returned = {c: m for c, m in unowned.items() if c in known} if known else {}
+    _match(draft, draft.in_state(_S.REQUESTED), {c: m for c, m in unowned.items() if c not in known}, unowned)
     if not returned:
         return
     requested = draft.in_state(_S.REQUESTED)
@@ -200,10 +194,8 @@ def _forgive(draft: Draft, instance: Instance, offer: Offer) -> None:
     asked = max(instance.entered(_S.REQUESTED), default=float("-inf"))
     if health is None or asked <= health.failed_at:
         return
-    left = after_success(health, draft.now, draft.spec.backoff)
-    if left is None:
-        del draft.decided.health[key]
-    else:
+    del draft.decided.health[key]
+    if (left := after_success(health, draft.now, draft.spec.backoff)) is not None:
         draft.decided.health[key] = left
 
 
@@ -243,7 +235,7 @@ def _fail_refused(draft: Draft) -> None:
 
 
 def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual: Sequence[Instance]) -> None:
-    """Notes which machines the list lacks, and ends the records of those that are gone for good.
+    """Note which machines the list lacks, and ends the records of those that are gone for good.
 
     Lists are eventually consistent: in every state a machine may be late, or left out for a while.
     """
@@ -269,7 +261,7 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance], unusual
             draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
             if instance.provisional:
                 draft.expect_late(instance)  # a list has never shown it, and may still do so
-            if instance.cloud_id and instance.state in _GIVEN_BACK:
+            if instance.cloud_id and instance.state in _RELEASED:
                 draft.decided.ended_machines[instance.cloud_id] = draft.now
 
 
@@ -294,7 +286,7 @@ def _without_blind_time(
 
 
 def _may_be_ended(draft: Draft, instance: Instance) -> bool:
-    """Returns whether a machine that cannot be seen is ours to terminate; then no record ends without that.
+    """Return whether a machine that cannot be seen is ours to terminate; then no record ends without that.
 
     A terminate is idempotent, and right also when only the lists were wrong.
     """
@@ -307,13 +299,16 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
     if instance.missing_since is not None or ip != instance.internal_ip:
         draft.amend(instance, missing_since=None, provisional=False, internal_ip=ip)
     tag = base_id(machine.request_id) if instance.provisional and machine.request_id else None
-    if tag is None or tag == instance.launch_request_id:
+    kind, is_own = type_of(machine, draft.types), tag == instance.launch_request_id
+    is_its_node = instance.internal_ip in ("", machine.internal_ip, machine.external_ip)
+    if tag is None or (is_own and (is_its_node or kind == instance.node_type)):
         return
     asked = (i for i in draft.in_state(_S.REQUESTED, _S.QUEUED) if i.launch_request_id == tag)
-    waiting = next((i for i in asked if i.node_type == machine.node_type), None)
+    waiting = next((i for i in asked if i.node_type == kind), None)
     if waiting is None:
-        if not instance.launch_request_id:
+        if not instance.launch_request_id or (not is_own and kind not in ("", instance.node_type)):
             _note_late(draft, machine)
+            _wait_again(draft, instance)
         return
     if instance.launch_request_id:
         _swap_requests(draft, waiting, instance)
@@ -325,22 +320,32 @@ def _confirm(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
         _bind(draft, waiting, machine, {machine.cloud_id: machine})
 
 
-def _correct_type(draft: Draft, instance: Instance, machine: CloudInstance) -> None:
-    """Takes the machine's tag for a record adopted with another one, or from a node that had its id."""
+def _wait_again(draft: Draft, instance: Instance) -> None:
+    """The machine is of another type, and not the answer to the request that its record had guessed."""
+    if instance.launch_request_id and instance.entered(_S.REQUESTED):
+        waiting = draft.create(_S.QUEUED, instance.node_type, _TAGGED, **fields_of_request(instance))
+        draft.move(waiting, _S.REQUESTED, _TAGGED, cancelled=instance.cancelled)
+    draft.amend(instance, launch_request_id=None, requested_at=None)
+
+
+def _correct_type(draft: Draft, instance: Instance, was_early: bool, machine: CloudInstance) -> None:
+    """Take the machine's tag for a record adopted with another one, or from a node that had its id."""
     tag = type_of(machine, draft.types)
-    is_guessed = instance.launch_request_id is None or (instance.provisional and not machine.request_id)
+    is_guessed = instance.launch_request_id is None or (was_early and not machine.request_id)
     if is_guessed and not is_head(instance) and tag != instance.node_type and tag in draft.types:
         draft.amend(instance, node_type=tag, **draft.terms_of(tag))
 
 
-_CAME_LATE = "its machine came late, and has a record of its own"
+_TAGGED = "the machine that was taken for its answer has the tag of another request"
+_GIVEN_UP = "listed after it had been given up"
+_CAME_LATE = "its machine came late, and has its own record"
 _ON_CLOUD_ORDERED = tuple(state for state in InstanceState if state in ON_CLOUD)
-_GIVEN_BACK = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
-_WAITED_FOR = _GIVEN_BACK | {*AWAITED}  # the record of a missing machine ends after a while
+_RELEASED = frozenset({_S.TERMINATING, _S.TERMINATION_FAILED})
+_WAITED_FOR = _RELEASED | {*AWAITED}  # the record of a missing machine ends after a while
 
 
 def _alive(draft: Draft) -> set[str | None]:
-    """Returns the nodes that are not dead, and their machines. None stands for "any": no report was read."""
+    """Return the nodes that are not dead, and their machines. None stands for "any": no report was read."""
     runtime = draft.snapshot.runtime
     if runtime is None:
         return {None}
@@ -355,15 +360,15 @@ def _alive(draft: Draft) -> set[str | None]:
 
 
 def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
-    """Returns whether a machine that the list lacks is gone for good; `lives` is about its node.
+    """Return whether a machine that the list lacks is gone for good; `lives` is about its node.
 
     One whose node lives exists, whatever the list shows; without a report any node may live. One whose node
-    is gone too is terminated by the rules for that. One that was given back is gone, and still known if it
+    is gone too is terminated by the rules for that. One that was released is gone, and still known if it
     is listed again; before the provider has heard that it goes, a list without it shows nothing. The rest
     gets its grace; a live node that came for a request, as long as a machine may take to come up.
     """
     grace_s = draft.spec.timeouts.listing_grace_s
-    if instance.state in _GIVEN_BACK:
+    if instance.state in _RELEASED:
         is_unheard = instance.instance_id in draft.snapshot.unheard_terminates
         asked_at = min(instance.entered(_S.TERMINATING), default=instance.since)
         is_missed = draft.now - asked_at > grace_s and _waited(draft, instance, grace_s)
@@ -376,7 +381,7 @@ def _is_gone(draft: Draft, instance: Instance, lives: bool) -> bool:
 
 
 def _patience_s(draft: Draft, instance: Instance, lives: bool) -> float:
-    """Returns for how long lists may lack a machine."""
+    """Return for how long lists may lack a machine."""
     limits = draft.spec.timeouts
     if instance.provisional and instance.launch_request_id is not None and lives:
         late_s = draft.snapshot.traits.listed_within_s
@@ -391,8 +396,6 @@ def _waited(draft: Draft, instance: Instance, limit_s: float) -> bool:
 
 def _note_terminate_failures(draft: Draft) -> None:
     messages = {f.cloud_id: f"{f.kind.value}: {f.message}" for f in draft.snapshot.terminate_failures}
-    if not messages:
-        return
     for instance in draft.in_state(_S.TERMINATING):
         if instance.cloud_id in messages:
             draft.move(instance, _S.TERMINATION_FAILED, messages[instance.cloud_id])
@@ -401,8 +404,8 @@ def _note_terminate_failures(draft: Draft) -> None:
 def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
     """Machines without a record get one: the head, machines started by hand, and leaks.
 
-    From there the ordinary rules decide: useful ones stay, surplus and silent ones go. One that was given
-    back a moment ago goes again, unless a node works on it.
+    From there the ordinary rules decide: useful ones stay, surplus and silent ones go. One that was
+    terminated a moment ago goes again, unless a node works on it.
     """
     known = draft.decided.ended_machines
     if known:
@@ -419,9 +422,7 @@ def _adopt(draft: Draft, machines: Collection[CloudInstance]) -> None:
         draft.create(
             _S.ALLOCATED,
             machine.node_type,
-            "listed after it had been given up"
-            if is_back
-            else "found in the cloud without a record: adopted",
+            _GIVEN_UP if is_back else "found in the cloud without a record: adopted",
             kind=machine.kind,
             cloud_id=machine.cloud_id,
             cancelled=is_back,
@@ -441,7 +442,7 @@ def _note_late(draft: Draft, machine: CloudInstance) -> None:
 
 
 def _claims(draft: Draft) -> list[Instance]:
-    """Returns the records whose request a machine without a record may be the answer to.
+    """Return the records whose request a machine without a record may be the answer to.
 
     Either the request is about to be repeated, or a node that no list shows was taken for the answer.
     """

@@ -1,4 +1,4 @@
-"""Matches runtime nodes to records: running, draining, dead, vanished, restarted, failed to stop."""
+"""Match runtime nodes to records: running, draining, dead, vanished, restarted, failed to stop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from muster.base.ids import CloudId
 from muster.cluster.identity import is_of_type, known_ips, unreported_since
-from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, health_key
-from muster.cluster.plan import Reason
-from muster.cluster.rules.draft import SERVING, Draft, fields_of_request, is_head
+from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus, StopCause, health_key
+from muster.cluster.plan import Reason, drain_of
+from muster.cluster.rules.draft import MISSED_S, SERVING, Draft, fields_of_request, is_head
 from muster.cluster.states import INSTANCE_MACHINE, ON_CLOUD, InstanceState
 
 _S = InstanceState
@@ -32,7 +32,7 @@ _SERVED = frozenset({_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING, _S.
 
 
 def observe_nodes(draft: Draft) -> None:
-    """Mirrors what the runtime reports; decides nothing."""
+    """Mirror what the runtime reports; decides nothing."""
     runtime = draft.snapshot.runtime
     if runtime is None:
         _note_install_failures(draft)
@@ -48,15 +48,15 @@ def observe_nodes(draft: Draft) -> None:
     _move_misplaced(draft)
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
-    _note_install_failures(draft)  # after the nodes: a node that runs was installed
     _note_stop_failures(draft)
     draft.note_unplaced(_note_missing(draft, listed, unclear), bool(strangers) or not all_readable)
+    _note_install_failures(draft)  # after the nodes: one that runs was installed, one may be left out
 
 
 def _readable(
     draft: Draft, nodes: Iterable[NodeReport]
 ) -> tuple[dict[str, NodeReport], Collection[CloudId | None]]:
-    """Returns the usable reports, and the machines of the others: a node may be working there."""
+    """Return the usable reports, and the machines of the others: a node may be working there."""
     result: dict[str, NodeReport] = {}
     unclear: list[CloudId] = []
     for node in nodes:
@@ -90,7 +90,7 @@ def _named(draft: Draft, head: NodeReport) -> NodeReport:
 
 
 def _move_misplaced(draft: Draft) -> None:
-    """Moves nodes that name another machine to the one that has their ip, once that machine is listed."""
+    """Move nodes that name another machine to the one that has their ip, once that machine is listed."""
     listed = draft.snapshot.cloud or {}
     waiting: dict[str, Instance] = {}
     for instance in draft.in_state(_S.ALLOCATED, _S.RAY_INSTALLING):
@@ -105,12 +105,14 @@ def _move_misplaced(draft: Draft) -> None:
         wrong = holders.get(node.node_id) if right is not None else None
         if right is None or wrong is None or node.status is NodeStatus.DEAD or is_head(wrong):
             continue
-        is_elsewhere = wrong.provisional or node.ip not in known_ips(wrong, listed)
+        is_gone = wrong.state not in SERVING and wrong.cloud_id not in listed  # and its ip is used again
+        is_elsewhere = wrong.provisional or is_gone or node.ip not in known_ips(wrong, listed)
         if is_elsewhere and node.node_type in ("", right.node_type):
             if node.cloud_id != right.cloud_id:
                 _name_wrong_id(draft, node)
             if wrong.state in SERVING:
-                draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", node_id=None)
+                left = {"node_id": None, "stop_cause": None}  # a drain was one of that node
+                draft.move(wrong, _S.RAY_STOPPED, "its node runs on another machine", **left)
             else:
                 draft.amend(wrong, node_id=None)
             _follow(draft, right, node)
@@ -125,7 +127,7 @@ def _name_wrong_id(draft: Draft, node: NodeReport) -> None:
 
 
 def _follow_known(draft: Draft) -> list[NodeReport]:
-    """Follows the nodes that a record already names and returns the others."""
+    """Follow the nodes that a record already names and returns the others."""
     by_node = {i.node_id: i for i in draft.instances.values() if i.node_id}
     strangers = []
     for node in draft.nodes.values():
@@ -138,7 +140,7 @@ def _follow_known(draft: Draft) -> list[NodeReport]:
 
 
 def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
-    """Moves the record to what its node shows; never backwards."""
+    """Move the record to what its node shows; never backwards."""
     target = _TARGET[node.status]
     known = draft.instances[instance.instance_id]
     current = known.state
@@ -214,7 +216,7 @@ class _Owners:
         return Counter(n.cloud_id for n in self._draft.nodes.values() if n.status is not NodeStatus.DEAD)
 
     def find(self, node: NodeReport) -> tuple[Instance | None, CloudId | None]:
-        """Returns the record whose machine the node is on, and the machine that it names, if that is one."""
+        """Return the record whose machine the node is on, and the machine that it names, if that is one."""
         is_listing = self._draft.snapshot.traits.lists_nodes
         cloud_id = node.cloud_id or (CloudId(node.node_id) if is_listing else None)
         named = self.by_cloud.get(cloud_id) if cloud_id else None
@@ -225,21 +227,25 @@ class _Owners:
             found = self._by_ip(node)
             return found, None if found is None and self._is_second(node) else cloud_id
         is_of_named = is_of_type(node.node_type, named, self._listed) and (is_head(named) or not node.is_head)
-        ips = known_ips(named, self._listed)
+        own = self._draft.nodes.get(named.node_id or "")  # the one before, perhaps
+        ips = known_ips(named, self._listed) or ({own.ip} - {""} if own is not None else set())
         if node.ip in ips or (not ips and (is_of_named or node.ip not in self._ips)):
             return named, cloud_id
         if is_dead:
             return None, None
         # An id that several nodes have at once proves nothing: an image was made of a running machine. Nor
-        # does one of a machine with another address and another type.
+        # does one of a machine with another address, if its type differs or its own machine may be another.
         found = self._by_ip(replace(node, cloud_id=None))
+        waiting = (i for i in self.by_cloud.values() if not i.node_id and not known_ips(i, self._listed))
+        is_unsure = any(is_of_type(node.node_type, i, self._listed) for i in waiting)
+        is_of_named = is_of_named and node.node_type in ("", named.node_type) and not is_unsure
         if found is None and is_of_named and self._claims[node.cloud_id] < 2:
             return named, cloud_id
         _name_wrong_id(self._draft, node)
         return found, None
 
     def _by_ip(self, node: NodeReport) -> Instance | None:
-        """Returns the one record whose machine has the node's ip and no other live node.
+        """Return the one record whose machine has the node's ip and no other live node.
 
         Ips are used again, so a listed machine comes first. A node that names a machine which no list shows
         is matched to a listed one only.
@@ -258,14 +264,14 @@ class _Owners:
         return found[0] if len(found) == 1 else None
 
     def _is_second(self, node: NodeReport) -> bool:
-        """Returns whether it names a machine that no list shows, and has the ip of one with another node."""
+        """Return whether it names a machine that no list shows, and has the ip of one with another node."""
         known = (i for i in self._ips.get(node.ip, ()) if i.cloud_id in self._shown and not node.is_head)
         is_named = node.cloud_id is None or node.cloud_id in self._shown
         return not is_named and any(is_of_type(node.node_type, i, self._listed) for i in known)
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
-    """Returns whether this dead node lived on the machine before the record did: then it is ignored.
+    """Return whether this dead node lived on the machine before the record did: then it is ignored.
 
     A record adopted in this very tick cannot have lost a node already; the node is remembered as ended.
     """
@@ -304,7 +310,7 @@ def _take_for_answer(draft: Draft, node: NodeReport, cloud_id: CloudId, details:
         _follow(draft, waiting, node)
         return draft.instances[waiting.instance_id]
     if waiting is not None:
-        draft.move(waiting, _S.TERMINATED, "a node of its type joined, and has a record of its own")
+        draft.move(waiting, _S.TERMINATED, "a node of its type joined, and has its own record")
         unseen |= fields_of_request(waiting)
     return _adopt_node(draft, node, cloud_id, details, **unseen)
 
@@ -318,7 +324,7 @@ def _unmatched(node: NodeReport) -> str:
 
 
 def _waiting(draft: Draft, node: NodeReport) -> Instance | None:
-    """Returns the oldest request of the node's type without a machine, or one about to be repeated.
+    """Return the oldest request of the node's type without a machine, or one about to be repeated.
 
     A node that leaves, or that is on a machine which was given up a moment ago, answers none.
     """
@@ -333,8 +339,12 @@ def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance
     """The runtime was restarted on a machine: a new record takes the machine over, the old one ends."""
     state = owner.state
     old = draft.nodes.get(owner.node_id or "")
-    if state not in _SERVED:
-        return None  # the machine is leaving
+    if state not in _SERVED:  # the machine is leaving: work that the node takes would end with it
+        is_new = node.status is not NodeStatus.DRAINING and not (node.is_head or is_head(owner))
+        if state is _S.TERMINATING and is_new and not draft.snapshot.traits.read_only:
+            new, left_s = replace(owner, node_id=node.node_id), draft.spec.timeouts.drain_deadline_s
+            draft.act(drain_of(new, draft.fresh("d"), StopCause.NOTICE, left_s, "its machine is terminated"))
+        return None
     if old is not None and old.status is not NodeStatus.DEAD:
         draft.quarantine(
             f"node {node.node_id}", f"machine {owner.cloud_id} already has live node {owner.node_id}"
@@ -342,20 +352,14 @@ def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance
         return None
     if state is not _S.RAY_STOPPED:
         draft.move(owner, _S.RAY_STOPPED, "its node was replaced by a new one on the same machine")
-    details = "the runtime was restarted on this machine"
-    return _adopt_node(
-        draft,
-        node,
-        owner.cloud_id,
-        details,
-        node_type=owner.node_type,  # the machine is still what it was bought as
-        kind=NodeKind.HEAD if node.is_head else owner.kind,
-        **{name: getattr(owner, name) for name in _OF_THE_MACHINE},
-    )
+    kept = {name: getattr(owner, name) for name in _OF_THE_MACHINE}
+    kept["kind"] = NodeKind.HEAD if node.is_head else owner.kind
+    return _adopt_node(draft, node, owner.cloud_id, "the runtime was restarted on this machine", **kept)
 
 
 # What a record that takes a machine over keeps of the record before it.
 _OF_THE_MACHINE = (
+    "node_type",
     "price_per_hour",
     "offer",
     "launch_hash",
@@ -432,9 +436,11 @@ def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[Clo
     for instance in missing:
         if instance.cloud_id in unclear:
             continue
-        known = None if is_back else before.get(instance.instance_id)
+        times = before.get(instance.instance_id)
+        first = draft.now if times is None else times[2]
+        known = None if times is None or (is_back and draft.now - first <= MISSED_S) else times[:2]
         since = unreported_since(known, draft.now, grace_s)
-        unreported[instance.instance_id] = (since, draft.now)
+        unreported[instance.instance_id] = (since, draft.now, first)
         is_drained = instance.state is not _S.RAY_RUNNING and known is not None  # expected: two reports do
         if is_drained or draft.now - since > grace_s or not instance.node_id:
             _give_up_node(draft, instance)

@@ -19,7 +19,7 @@ _MAX_FAILED = 100  # only recent ones
 
 
 def report(draft: Draft) -> None:
-    """Fills the report from what the other rules decided; changes nothing else."""
+    """Fill the report from what the other rules decided; changes nothing else."""
     runtime, request, packing = draft.snapshot.runtime, draft.planned.request, draft.planned.outcome
     changed = failures_among(draft.decided.changed.values())
     failed_now = [failure for failure in changed if failure.failed_at == draft.now]
@@ -68,7 +68,7 @@ def _machine_type(draft: Draft, node_type: str) -> str:
 
 
 def _pending_requests(draft: Draft) -> tuple[PendingRequest, ...]:
-    """Returns REQUESTED, then QUEUED (also those never requested), by request id and type."""
+    """Return REQUESTED, then QUEUED (also those never requested), by request id and type."""
     groups: dict[tuple[str, str], list[Instance]] = {}
     for instance in draft.in_state(_S.REQUESTED, _S.QUEUED):
         groups.setdefault((instance.launch_request_id or "", instance.node_type), []).append(instance)
@@ -99,12 +99,12 @@ _GOING = {
 
 
 def verdicts(draft: Draft) -> None:
-    """Adds the planner's verdicts, and those of machines outside the planning."""
+    """Add the planner's verdicts, and those of machines outside the planning."""
     planned: set[str] = set()
     request, packing = draft.planned.request, draft.planned.outcome
     if request is not None and packing is not None:
         draft.add_verdicts(*explain(request, packing))
-        planned = {node.key for node in request.nodes} if any(map(draft.count, _GOING)) else set()
+        planned = {node.key for node in request.nodes} if draft.in_state(*_GOING) else set()
     for state, reason in _GOING.items():
         for instance in draft.in_state(state):
             if instance.instance_id not in planned:

@@ -1,4 +1,4 @@
-"""Follows each change of a machine's size to its end: the machine, then its node; or back again.
+"""Follow each change of a machine's size to its end: the machine, then its node; or back again.
 
 The planner asks for growth (`scale_up`); everything after that is decided here, from what the provider and
 the runtime show. A node never counts more than its machine has: it grows after it and shrinks before it.
@@ -22,7 +22,7 @@ _PASSING = (FailureKind.THROTTLED,)  # refusals after which the same request may
 
 
 def resize(draft: Draft) -> None:
-    """Follows the machines of nodes that run; one that leaves keeps the size it has.
+    """Follow the machines of nodes that run; one that leaves keeps the size it has.
 
     A change that was under way when the provider lost the right to resize is followed to its end.
     """
@@ -56,7 +56,7 @@ class _Change:
         self._status, self._limits = status, limits
 
     def next(self, refused: ResizeFailure | None) -> ResizeRecord:
-        """Returns the record after this tick."""
+        """Return the record after this tick."""
         record, status, now = self._known(), self._status, self._draft.now
         if record.since is None:
             return record
@@ -73,7 +73,7 @@ class _Change:
         return self._count(record) if self._is_there(record) else self._ask(self._within_reach(record))
 
     def _known(self) -> ResizeRecord:
-        """Returns the record; a change under way that is not in the ledger was in an earlier ledger."""
+        """Return the record; a change under way that is not in the ledger was in an earlier ledger."""
         record, status, now = self._instance.resize or ResizeRecord(), self._status, self._draft.now
         if status.suggested_maximum is not None:
             most = Resources({**(record.suggested_maximum or {}), **status.suggested_maximum})
@@ -83,7 +83,7 @@ class _Change:
         return record
 
     def _back(self, record: ResizeRecord) -> ResizeRecord:
-        """Follows a request that was taken back, until the node counts what the machine has kept of it."""
+        """Follow a request that was taken back, until the node counts what the machine has kept of it."""
         if self._is_there(record):
             return self._count(record)
         is_late = record.since is not None and self._draft.now - record.since > self._limits.timeout_s
@@ -96,7 +96,7 @@ class _Change:
         return has_all and not status.in_progress and not self._shrinks(record.desired)
 
     def _within_reach(self, record: ResizeRecord) -> ResizeRecord:
-        """Returns the change cut to what the host could give; never below the size that was bought."""
+        """Return the change cut to what the host could give; never below the size that was launched."""
         known = self._draft.types.get(self._instance.node_type)
         most, least = record.suggested_maximum, (known.resources if known is not None else EMPTY)
         if most is None or self._status.suggested_maximum is None:
@@ -113,7 +113,7 @@ class _Change:
         )
 
     def _ask(self, record: ResizeRecord) -> ResizeRecord:
-        """Asks the machine, or first its node to count less; each again when nothing is seen of it."""
+        """Ask the machine, or first its node to count less; each again when nothing is seen of it."""
         lower = self._shrinks(record.desired)
         if lower and record.node_asked_at is None:
             return self._resize_node(record, lower)
@@ -125,14 +125,14 @@ class _Change:
         return record if is_asked or not self._is_due(record.asked_at) else self._resize_machine(record)
 
     def _count(self, record: ResizeRecord) -> ResizeRecord:
-        """Lets the runtime count what the machine has; over when it does."""
+        """Let the runtime count what the machine has; over when it does."""
         have = {name: self._status.current.units(name) for name in record.desired}
         if all(self._node.total.units(name) == units for name, units in have.items()):
             return _without_change(record)
         return self._resize_node(record, have) if self._is_due(record.node_asked_at) else record
 
     def _given_up(self, record: ResizeRecord, why: str) -> ResizeRecord:
-        """Takes the request back, to what the machine has; it is never asked again."""
+        """Take the request back, to what the machine has; it is never asked again."""
         self._plan_smaller()
         now, current = self._draft.now, self._status.current
         back = self._at_least_counted(Resources({name: current.units(name) for name in record.desired}))
@@ -144,7 +144,7 @@ class _Change:
         draft.decided.ungrowing[self._instance.node_type] = draft.now + draft.spec.backoff.max_s
 
     def _shrinks(self, desired: Mapping[str, int]) -> dict[str, int]:
-        """Returns the resources of which the node counts more than its machine shall have."""
+        """Return the resources of which the node counts more than its machine shall have."""
         return {name: units for name, units in desired.items() if units < self._node.total.units(name)}
 
     def _at_least_counted(self, desired: Resources) -> Resources:

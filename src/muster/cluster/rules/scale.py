@@ -20,12 +20,12 @@ _S = InstanceState
 
 
 def scale_down(draft: Draft) -> None:
-    """Removes nodes. A running node is drained first, with a deadline when it must go: no work is killed."""
+    """Remove nodes. A running node is drained first, with a deadline when it must go: no work is killed."""
     packing = draft.planned.outcome
     if packing is None or not draft.planned.may_scale:
         return
     removals = packing.removals
-    slices = _slices(draft) if removals or any(map(draft.count, _LOST)) else {}
+    slices = _slices(draft) if removals or draft.in_state(*_LOST) else {}
     if slices:
         removals = (*_whole_slices(draft, slices, removals), *_broken_slices(draft, slices))
         draft.planned.whole_slices = removals
@@ -42,7 +42,7 @@ Slices = dict[str, list[Instance]]
 
 
 def _slices(draft: Draft) -> Slices:
-    """Returns the staying machines of each slice; {} where machines stand alone."""
+    """Return the staying machines of each slice; {} where machines stand alone."""
     found: Slices = {}
     cloud = draft.snapshot.cloud or {}
     for instance in draft.in_state(*STAYING):
@@ -74,7 +74,7 @@ def _whole_slices(draft: Draft, slices: Slices, removals: Sequence[Removal]) -> 
 
 
 def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopCause) -> list[str]:
-    """Returns the slices with the most machines to remove, and no more of them than are needed."""
+    """Return the slices with the most machines to remove, and no more of them than are needed."""
     left, chosen = hit.total(), []
     for name, _ in hit.most_common():
         size = len(slices[name])
@@ -86,7 +86,7 @@ def _chosen_slices(draft: Draft, slices: Slices, hit: Counter[str], cause: StopC
 
 
 def _are_idle(draft: Draft, members: Sequence[Instance]) -> bool:
-    """Returns whether all are idle for as long as their type may be, and nothing was planned onto them."""
+    """Return whether all are idle for as long as their type may be, and nothing was planned onto them."""
     packing = draft.planned.outcome
     needed = packing.needed if packing is not None else frozenset()
     for one in members:
@@ -140,7 +140,7 @@ def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:
 
 
 def scale_up(draft: Draft) -> None:
-    """Adds records. A request that was cancelled while in flight is used again before a new one is made."""
+    """Add records. A request that was cancelled while in flight is used again before a new one is made."""
     packing = draft.planned.outcome
     if packing is None or not draft.planned.may_scale:
         return
@@ -156,7 +156,7 @@ def scale_up(draft: Draft) -> None:
 
 
 def _reinstate(draft: Draft, node_type: str, offer: str) -> bool:
-    """Uses a cancelled request of this type again, of the offer if one is given; False when there is none."""
+    """Use a cancelled request of this type again, of the offer if one is given; False when there is none."""
     requested = (i for i in draft.in_state(_S.REQUESTED) if i.cancelled and i.node_type == node_type)
     instance = next((i for i in requested if offer in ("", i.offer_name)), None)
     if instance is not None:

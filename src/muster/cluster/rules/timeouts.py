@@ -14,13 +14,12 @@ from muster.cluster.model import (
     FailureKind,
     Instance,
     NodeStatus,
-    NodeType,
     StatusChange,
     StopCause,
     health_key,
 )
-from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.planner.offers import held_types, problem_of
+from muster.cluster.plan import Reason
+from muster.cluster.planner.offers import held_types, is_queued, problem_of
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
@@ -30,13 +29,14 @@ _WARN_ONLY = (_S.RAY_STOPPING, _S.RAY_INSTALL_FAILED, _S.RAY_STOPPED, _S.TERMINA
 
 
 def timeouts(draft: Draft) -> None:
-    """Expires records; "too long" is strictly longer than the limit.
+    """Expire records; "too long" is strictly longer than the limit.
 
     What could not be observed has not failed to come: without a list no request expires (a repeated request
     would launch a second machine), without a report no machine is given up (its node may be there and busy)
     and no request repeated (nobody may need it).
     """
     limits = draft.spec.timeouts
+    _note_queues(draft)
     if draft.snapshot.runtime is not None:
         is_listed = draft.snapshot.cloud is not None
         for instance in _overdue(draft, _S.REQUESTED, limits.request_s) if is_listed else ():
@@ -57,24 +57,40 @@ def timeouts(draft: Draft) -> None:
             _warn(draft, instance)
 
 
+def _note_queues(draft: Draft) -> None:
+    """Note which machines wait for their turn, and when that ended: their start is timed from then on."""
+    cloud = draft.snapshot.cloud or {}
+    served = (i for i in draft.in_state(_S.RAY_RUNNING) if i.is_queued)  # before a list showed their start
+    for instance in (*draft.in_state(_S.ALLOCATED), *served):
+        if instance.cloud_id not in cloud:
+            continue
+        waits = is_queued(problem_of(instance, cloud))
+        if waits and not instance.is_queued:
+            draft.amend(instance, is_queued=True, dequeued_at=None)
+        elif instance.is_queued and not waits:
+            draft.amend(instance, is_queued=False, dequeued_at=draft.now)
+
+
 def _expire_arrivals(draft: Draft) -> None:
     limits = draft.spec.timeouts
     _expire_problems(draft)
-    for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
+    for instance in _seen_overdue(draft, _S.ALLOCATED, limits.allocate_s):
         problem = problem_of(instance, draft.snapshot.cloud or {})
-        if is_head(instance) or (problem is not None and problem.kind is FailureKind.QUOTA):
+        if is_head(instance) or is_queued(problem):
             continue  # never given up
+        if draft.now - (instance.dequeued_at or instance.since) <= limits.allocate_s:
+            continue  # it has left a queue a while ago
         if _is_kept(draft, instance):
             _warn(draft, instance)
         else:
             _expire_allocation(draft, instance)
-    for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
+    for instance in _seen_overdue(draft, _S.RAY_INSTALLING, limits.install_s):
         if not _is_kept(draft, instance):
             draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
 
 
 def _is_kept(draft: Draft, instance: Instance) -> bool:
-    """Returns whether a machine is not given up: a node that cannot be matched may be at work there.
+    """Return whether a machine is not given up: a node that cannot be matched may be at work there.
 
     A provider that is read-only for a while terminates nothing, and its node may come meanwhile.
     """
@@ -84,7 +100,7 @@ def _is_kept(draft: Draft, instance: Instance) -> bool:
 def _expire_problems(draft: Draft) -> None:
     """A machine whose provider knows why it does not come up is explained at once.
 
-    One that a quota holds back keeps its place in the queue; one with a wrong configuration ends sooner.
+    One in a queue, or held back by a quota, keeps its place; one with a wrong configuration ends sooner.
     """
     cloud = draft.snapshot.cloud or {}
     for instance in draft.in_state(_S.ALLOCATED):
@@ -92,8 +108,10 @@ def _expire_problems(draft: Draft) -> None:
         if machine is None or machine.problem is None or is_head(instance):
             continue
         problem = machine.problem
-        if problem.kind is FailureKind.QUOTA:
-            _warn(draft, instance, problem.message, Reason.WAITING_FOR_QUOTA)
+        if is_queued(problem):
+            is_quota = problem.kind is FailureKind.QUOTA
+            reason = Reason.WAITING_FOR_QUOTA if is_quota else Reason.WAITING_IN_QUEUE
+            _warn(draft, instance, problem.message, reason)
             continue
         is_mistake = problem.kind in NEEDS_USER_ACTION
         limit_s = draft.spec.timeouts.mistake_s if is_mistake else draft.spec.timeouts.allocate_s
@@ -112,8 +130,17 @@ def _overdue(draft: Draft, state: InstanceState, limit_s: float) -> list[Instanc
     return [i for i in draft.in_state(state) if draft.now - i.since > limit_s]
 
 
+def _seen_overdue(draft: Draft, state: InstanceState, limit_s: float) -> list[Instance]:
+    """A time that passes while nobody looks is over at the second report: the first may lack a new node."""
+    looked_at = draft.snapshot.memory.reported_at
+    late = _overdue(draft, state, limit_s)
+    if looked_at is None or draft.now - looked_at <= draft.spec.timeouts.listing_grace_s:
+        return late
+    return [i for i in late if looked_at - i.since > limit_s]
+
+
 def _expire_request(draft: Draft, instance: Instance) -> None:
-    """Asks again or gives up, unless the machine may exist and be listed later.
+    """Ask again or give up, unless the machine may exist and be listed later.
 
     A launch that is still in the outbox may happen until it is withdrawn, so its machine may come even later.
     """
@@ -199,13 +226,11 @@ def _longest_drain_s(draft: Draft, instance: Instance) -> float:
 def _warn(draft: Draft, instance: Instance, why: str = "", reason: Reason = Reason.STUCK) -> None:
     why = why or instance.details
     waited = f"{instance.state.name} for {draft.now - instance.since:.0f} s: {why}".rstrip(": ")
-    draft.add_verdicts(
-        Verdict(subject=Subject.NODE, subject_id=instance.instance_id, reason=reason, detail=waited)
-    )
+    draft.add_node_verdict(instance, reason, waited, last=reason is not Reason.STUCK)
 
 
 def backoff(draft: Draft) -> None:
-    """Ends QUEUED records of a backed-off type or offer; nothing was launched for them yet.
+    """End QUEUED records of a backed-off type or offer; nothing was launched for them yet.
 
     A record without an offer, of a type with offers, gets its offer when it is launched: it is withdrawn
     only when the offers that are left have no room for it.
@@ -215,7 +240,9 @@ def backoff(draft: Draft) -> None:
     for instance in draft.in_state(_S.QUEUED):
         known, hold = draft.types.get(instance.node_type), holds.get(instance.node_type)
         held = "" if hold is None or hold.is_soft else hold.message
-        reason = held or _failed(draft, instance) or (_gone(instance, known) if known is not None else "")
+        reason = held or _failed(draft, instance)
+        if known is not None and known.offers and instance.offer and not known.offer(instance.offer_name):
+            reason = reason or f"{known.name} is no longer offered as {instance.offer_name}"
         if not reason and known is not None and known.offers and instance.offer is None:
             if known.name not in left:
                 left[known.name] = sum(each.room for each in draft.choices_of(known))
@@ -234,15 +261,8 @@ def _failed(draft: Draft, instance: Instance) -> str:
     return ""
 
 
-def _gone(instance: Instance, known: NodeType) -> str:
-    offer = instance.offer_name
-    if not offer or not known.offers or known.offer(offer) is not None:
-        return ""
-    return f"{known.name} is no longer offered as {offer}"
-
-
 def repair(draft: Draft) -> None:
-    """Quarantines the records that cannot be used; the rest of the tick continues."""
+    """Quarantine the records that cannot be used; the rest of the tick continues."""
     on_cloud = ON_CLOUD
     for instance in [
         i
@@ -271,7 +291,7 @@ def repair(draft: Draft) -> None:
 
 
 def _fault(instance: Instance) -> str:
-    """Returns what is missing for the record's state; "" when nothing is."""
+    """Return what is missing for the record's state; "" when nothing is."""
     state = instance.state
     if state is _S.UNKNOWN or state in TERMINAL:
         return f"{state.name} is not a state of a live record"

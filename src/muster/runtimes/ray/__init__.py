@@ -1,1 +1,1 @@
-"""Reads a Ray cluster for the autoscaler and reports to it, through its GCS."""
+"""Read a Ray cluster for the autoscaler and report to it, through its GCS."""

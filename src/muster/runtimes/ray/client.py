@@ -39,7 +39,7 @@ _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATE
 
 
 class JobRow(NamedTuple):
-    """A JobRow is one driver, as the GCS lists it."""
+    """One driver, as the GCS lists it."""
 
     namespace: str
     is_dead: bool
@@ -48,7 +48,7 @@ class JobRow(NamedTuple):
 
 
 class GcsClient:
-    """A GcsClient connects on first use, or with `connect`.
+    """Connects on first use, or with `connect`.
 
     `auth` holds RAY_AUTH_MODE and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH; when it is empty, the environment
     decides.
@@ -63,7 +63,7 @@ class GcsClient:
         read_only: bool = False,
     ) -> None:
         self.address, self._read_only = address, read_only
-        self.generation = 0  # how many clusters were met at the address; each gets all reports anew
+        self.generation = 0  # how many clusters were met at the address; each gets all reports again
         self._auth = dict(auth or {})
         self._timeout_s = call_timeout_s
         self._lock = threading.Lock()
@@ -72,11 +72,11 @@ class GcsClient:
         self._was_away = False
 
     def connect(self) -> None:
-        """Raises EngineMissing, EngineUnreachable or EngineDenied; returns at once when connected."""
+        """Raise EngineMissing, EngineUnreachable or EngineDenied; return at once when connected."""
         self._connected()
 
     def call(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401
-        """Calls a method of Ray's native client. `options` should hold the call's timeout."""
+        """Call a method of Ray's native client. `options` should hold the call's timeout."""
         if self._read_only and method not in _READS:
             raise EngineDenied(f"{method} would change the cluster at {self.address}, which is only read")
         return self._guarded(lambda client: getattr(client, method)(*arguments, **options))
@@ -84,25 +84,25 @@ class GcsClient:
     # -- the calls that are made ------------------------------------------------------------------
 
     def resource_state(self) -> bytes:
-        """Returns a GetClusterResourceStateReply, serialised."""
+        """Return a GetClusterResourceStateReply, serialised."""
         return bytes(self.call("get_cluster_resource_state", timeout_s=self._timeout_s))
 
     def cluster_status(self) -> bytes:
-        """Returns a GetClusterStatusReply, serialised."""
+        """Return a GetClusterStatusReply, serialised."""
         return bytes(self.call("get_cluster_status", timeout_s=self._timeout_s))
 
     def report_state(self, state: bytes) -> None:
-        """Sends an AutoscalingState; one with a lower version than the last is dropped silently."""
+        """Send an AutoscalingState; one with a lower version than the last is dropped silently."""
         self.call("report_autoscaling_state", state, timeout_s=self._timeout_s)
 
     def drain_node(self, node_id: str, reason: int, message: str, deadline_ms: int) -> tuple[bool, str]:
-        """Returns whether the drain was accepted, and why not; Ray ignores a `node_id` that is not hex."""
+        """Return whether the drain was accepted, and why not; Ray ignores a `node_id` that is not hex."""
         encoded = (node_id.encode(), reason, message.encode(), deadline_ms)
         accepted, why = self._bounded("drain_node", *encoded)
         return bool(accepted), str(why)
 
     def drain_deadlines(self) -> dict[str, float | None]:
-        """Returns the living nodes that are being drained, by hex id, and until when each has time.
+        """Return the living nodes that are being drained, by hex id, and until when each has time.
 
         In seconds since the epoch; None: that is not known.
         """
@@ -115,14 +115,14 @@ class GcsClient:
         return {node.node_id.hex(): None for node in state.node_states if node.status == _DRAINING}
 
     def resize_node(self, node_id: str, size: Mapping[str, float]) -> dict[str, float]:
-        """Lets a node count another size; returns what it counts then, more where running work needs it."""
+        """Let a node count another size; returns what it counts then, more where running work needs it."""
         resources = {name.encode(): quantity for name, quantity in size.items()}
         call = "resize_raylet_resource_instances"
         counted = self.call(call, node_id.encode(), resources, timeout_s=self._timeout_s)
         return {str(name): float(quantity) for name, quantity in counted.items()}
 
     def jobs(self) -> list[JobRow]:
-        """Returns every driver that the cluster remembers."""
+        """Return every driver that the cluster remembers."""
         rows = self.call(
             "get_all_job_info",
             skip_submission_job_info_field=True,
@@ -135,19 +135,19 @@ class GcsClient:
         ]
 
     def node_labels(self) -> dict[str, dict[str, str]]:
-        """Returns the labels that each node was started with, by hex id."""
+        """Return the labels that each node was started with, by hex id."""
         nodes = self.call("get_all_node_info", timeout=self._timeout_s)
         return {node_id.hex(): dict(info.labels) for node_id, info in nodes.items()}
 
     def cloud_ids(self) -> dict[str, str]:
-        """Returns the cloud's name of the machine of each node, by hex id."""
+        """Return the cloud's name of the machine of each node, by hex id."""
         nodes = self.call("get_all_node_info", timeout=self._timeout_s)
         return {node_id.hex(): str(info.instance_id) for node_id, info in nodes.items()}
 
     def request_constraint(
         self, sizes: list[dict[str, float]], labels: list[dict[str, str]], counts: list[int]
     ) -> None:
-        """Replaces the size that the cluster should have; the three lists are parallel."""
+        """Replace the size that the cluster should have; the three lists are parallel."""
         method = "request_cluster_resource_constraint"
         if "label_selectors" in parameters_of(method):
             self.call(method, sizes, labels, counts, timeout_s=self._timeout_s)
@@ -160,7 +160,7 @@ class GcsClient:
             self.call(method, sizes, counts, timeout_s=self._timeout_s)
 
     def _bounded(self, method: str, *arguments: object) -> Any:  # noqa: ANN401
-        """Calls a method that has no timeout in older Rays: it would wait for as long as the GCS is away."""
+        """Call a method that has no timeout in older Rays: it would wait for as long as the GCS is away."""
         if "timeout" in parameters_of(method):
             return self.call(method, *arguments, timeout=self._timeout_s)
         return within(self._timeout_s, lambda: self.call(method, *arguments), self.address)
@@ -176,7 +176,7 @@ class GcsClient:
         self.call("internal_kv_del", key.encode(), False, _space(namespace), timeout=self._timeout_s)
 
     def kv_with_prefix(self, prefix: str, namespace: str | None = None) -> dict[str, bytes]:
-        """Returns every key that begins so, with its value; one that cannot be text is left out."""
+        """Return every key that begins so, with its value; one that cannot be text is left out."""
         space, limit = _space(namespace), {"timeout": self._timeout_s}
         keys = [bytes(key) for key in self.call("internal_kv_keys", prefix.encode(), space, **limit)]
         found = self.call("internal_kv_multi_get", keys, space, **limit) if keys else {}
@@ -184,7 +184,7 @@ class GcsClient:
         return {key: value for key, value in texts.items() if key.startswith(prefix)}
 
     def session_name(self) -> str:
-        """Returns Ray's name of this life of the cluster; "" while the head is still starting."""
+        """Return Ray's name of this life of the cluster; "" while the head is still starting."""
         return (self.kv_get("session_name", "session") or b"").decode()
 
     # -- how --------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class GcsClient:
             return client
 
     def _probe(self) -> None:
-        """Connects once: a refusal is known at once, Ray's client would try for its whole timeout."""
+        """Connect once: a refusal is known at once, Ray's client would try for its whole timeout."""
         try:
             socket.create_connection(host_and_port(self.address), timeout=PROBE_S).close()
         except OSError as error:
@@ -234,7 +234,7 @@ class GcsClient:
         self._was_away = False
 
     def _translated(self, error: Exception) -> Exception:
-        """Returns the EngineError: a refused token has its own, the others mean that the GCS is away."""
+        """Return the EngineError: a refused token has its own, the others mean that the GCS is away."""
         if type(error).__name__ == "AuthenticationError" or getattr(error, "rpc_code", 0) in _CODES_OF_DENIAL:
             return EngineDenied(_denied(self.address, self._auth))
         self._was_away = True
@@ -242,7 +242,7 @@ class GcsClient:
 
 
 def _ray_errors() -> tuple[type[Exception], ...]:
-    """Returns what a call may raise; Ray has been imported by then."""
+    """Return what a call may raise; Ray has been imported by then."""
     from ray import exceptions
 
     denial = getattr(exceptions, "AuthenticationError", None)  # older Rays know no tokens
@@ -253,7 +253,7 @@ def _ray_errors() -> tuple[type[Exception], ...]:
 
 
 def within(seconds: float, work: Callable[[], T], address: str) -> T:
-    """Returns what `work` returns; raises EngineUnreachable after that long, and lets it go on alone."""
+    """Return what `work` returns; raises EngineUnreachable after that long, and lets it continue alone."""
     done: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -273,7 +273,7 @@ def within(seconds: float, work: Callable[[], T], address: str) -> T:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Returns the parts of the address; raises EngineUnreachable for what can never be reached."""
+    """Return the parts of the address; raise EngineUnreachable for what can never be reached."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -282,7 +282,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _check_version(client: Any, address: str, timeout_s: float) -> None:  # noqa: ANN401
-    """Checks the cluster's own version, which a head that is still starting has not written yet."""
+    """Check the cluster's own version, which a head that is still starting has not written yet."""
     metadata = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
     version = json.loads(metadata).get("ray_version", "") if metadata else ""
     here = check_ray()

@@ -1,4 +1,4 @@
-"""Writes ScalingReport and ClusterSpec as Ray's messages, for `ray status` and Ray's libraries.
+"""Write ScalingReport and ClusterSpec as Ray's messages, for `ray status` and Ray's libraries.
 
 Pure: values in, messages out; the inverse of `parse`. GcsNodeSource and StatePublisher import it lazily,
 because it imports Ray.
@@ -21,7 +21,7 @@ _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 
 
 def scaling_state(version: int, report: ScalingReport) -> pb.AutoscalingState:
-    """Returns the autoscaler's state, an entry per machine: `ray status` counts entries, not `count`."""
+    """Return the autoscaler's state, an entry per machine: `ray status` counts entries, not `count`."""
     counted = [
         pb.ResourceRequestByCount(request=request(one), count=one.count)
         for one in report.infeasible_constraints
@@ -77,7 +77,7 @@ def _failed_requests(report: ScalingReport) -> list[pb.FailedInstanceRequest]:
 
 
 def request(demand: Demand) -> pb.ResourceRequest:
-    """Returns one request, as Ray would have sent it."""
+    """Return one request, as Ray would have sent it."""
     message = pb.ResourceRequest(resources_bundle=demand.shape.to_floats())
     for selector in demand.selectors:
         # Adds to the message itself: the type of its parts has another name in older Rays.
@@ -93,7 +93,7 @@ def request(demand: Demand) -> pb.ResourceRequest:
 
 
 def gang_request(gang: Gang) -> pb.GangResourceRequest:
-    """Returns a group that finds no place; the constraint of a strict strategy is put back."""
+    """Return a group that finds no place; the constraint of a strict strategy is put back."""
     options = [pb.BundleSelector(resource_requests=_bundles(gang, bundles)) for bundles in gang.options]
     message = pb.GangResourceRequest(
         requests=options[0].resource_requests if options else (),
@@ -118,7 +118,7 @@ def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[pb.ResourceRequest]:
 
 
 def cluster_config(spec: ClusterSpec) -> pb.ClusterConfig:
-    """Returns how large the cluster may become; Ray's libraries and RayEngine ask before they wait."""
+    """Return how large the cluster may become; Ray's libraries and RayEngine ask before they wait."""
     names = sorted({name for one in spec.node_types for name in one.resources})
     return pb.ClusterConfig(
         node_group_configs=[_group(one) for one in spec.node_types],

@@ -1,4 +1,4 @@
-"""Drains and resizes nodes through the GCS; a request is sent once, and a failure comes back from `poll`.
+"""Drain and resize nodes through the GCS; a request is sent once, and a failure comes back from `poll`.
 
 The monitor has a GcsDrainer and a GcsResizer. A drain never kills running work at once: an idle node is
 asked, and may refuse; any other is given until its deadline to finish what it runs.
@@ -33,7 +33,7 @@ _NODE_ID = re.compile("([0-9a-f]{2})+")
 
 
 class GcsDrainer(Drainer):
-    """A GcsDrainer sends drains; one that was refused or not delivered comes back from `poll`."""
+    """Sends drains; one that was refused or not delivered comes back from `poll`."""
 
     def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
         self._client = client
@@ -45,7 +45,7 @@ class GcsDrainer(Drainer):
         self._failures: list[tuple[RequestId, DrainFailure]] = []
 
     def drain(self, action: Drain) -> None:
-        """Sends a request once, however often the outbox repeats it; returns at once."""
+        """Send a request once, however often the outbox repeats it; returns at once."""
         with self._lock:
             if action.request_id in self._is_open:
                 return
@@ -59,7 +59,7 @@ class GcsDrainer(Drainer):
         return tuple(failure for _, failure in polled)
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Returns whether a monitor that is killed now would lose the drain, or its refusal."""
+        """Return whether a monitor that is killed now would lose the drain, or its refusal."""
         with self._lock:
             if self._is_open.get(request_id):
                 return True
@@ -67,7 +67,7 @@ class GcsDrainer(Drainer):
             return False
 
     def close(self, *, drop: bool = True) -> None:
-        """Waits for what was sent; what was not is dropped, or sent first."""
+        """Wait for what was sent; what was not is dropped, or sent first."""
         self._threads.shutdown(wait=True, cancel_futures=drop)
 
     def _send(self, action: Drain) -> tuple[bool, str]:
@@ -95,7 +95,7 @@ class GcsDrainer(Drainer):
 
 
 def resizer_for(client: GcsClient, provider: CloudProvider, stack: ExitStack) -> GcsResizer | None:
-    """Returns what lets nodes count another size, closed by `stack`; None where no node can count it."""
+    """Return what lets nodes count another size, closed by `stack`; None where no node can count it."""
     if not parameters_of("resize_raylet_resource_instances"):
         if provider.traits().resizable:
             logger.warning("machines are not resized: nodes of Ray %s cannot count another size", check_ray())
@@ -106,7 +106,7 @@ def resizer_for(client: GcsClient, provider: CloudProvider, stack: ExitStack) ->
 
 
 class GcsResizer:
-    """A GcsResizer sends sizes; what was refused or not delivered comes back from `poll`."""
+    """Sends sizes; what was refused or not delivered comes back from `poll`."""
 
     def __init__(self, client: GcsClient) -> None:
         self._client = client
@@ -116,7 +116,7 @@ class GcsResizer:
         self._failures: list[ResizeFailure] = []
 
     def resize(self, action: ResizeNode) -> None:
-        """Sends a request once, however often the outbox repeats it; returns at once."""
+        """Send a request once, however often the outbox repeats it; returns at once."""
         with self._lock:
             if action.request_id in self._sent:
                 return
@@ -129,7 +129,7 @@ class GcsResizer:
         return tuple(polled)
 
     def close(self) -> None:
-        """Waits for what was sent; what was not is dropped: the next monitor asks again."""
+        """Wait for what was sent; what was not is dropped: the next monitor asks again."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _send(self, action: ResizeNode) -> None:

@@ -19,7 +19,7 @@ from muster.runtimes.ray.parse import parse_state
 logger = logging.getLogger(__name__)
 
 # The GCS asks each node for its requests once a second. One that has just moved from another node to a new
-# one is part of the new node's use already and of the other's requests still: it would be bought for twice.
+# one is part of the new node's use already and of the other's requests still: it would be launched for twice.
 FRESH_S = 2.5
 
 
@@ -27,7 +27,7 @@ INTERNAL = "_ray_internal_"  # the namespaces of drivers that Ray starts itself,
 
 
 def drivers_of(jobs: Iterable[JobRow]) -> DriverReport:
-    """Returns who uses the cluster, by its list of drivers; pure."""
+    """Return who uses the cluster, by its list of drivers; pure."""
     of_users = [job for job in jobs if not job.namespace.startswith(INTERNAL)]
     ends = [job.ended_at for job in of_users if job.is_dead]
     live = tuple(job.name for job in of_users if not job.is_dead)
@@ -35,7 +35,7 @@ def drivers_of(jobs: Iterable[JobRow]) -> DriverReport:
 
 
 class GcsNodeSource:
-    """A GcsNodeSource raises an EngineError within seconds when the GCS is away, and tries again later."""
+    """Raises an EngineError within seconds when the GCS is away, and tries again later."""
 
     def __init__(
         self, client: GcsClient, clock: Clock | None = None, wants_drivers: Callable[[], bool] = lambda: False
@@ -78,7 +78,7 @@ class GcsNodeSource:
         )
 
     def _drivers(self) -> DriverReport | None:
-        """Returns who uses the cluster; None, which counts as somebody, when that cannot be read."""
+        """Return who uses the cluster; None, which counts as somebody, when that cannot be read."""
         try:
             return drivers_of(self._client.jobs())
         except EngineError as error:
@@ -86,7 +86,7 @@ class GcsNodeSource:
             return None
 
     def _with_room_on_fresh(self, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
-        """Returns the nodes as reported, but those that have just joined as free as they came."""
+        """Return the nodes as reported, but those that have just joined as free as they came."""
         now, known = self._clock.monotonic(), self._joined
         at_first = now if known is not None else now - FRESH_S  # nodes of the first reading are old
         self._joined = {
@@ -100,7 +100,7 @@ class GcsNodeSource:
         return tuple(replace(node, available=node.total) if node.node_id in fresh else node for node in nodes)
 
     def publish(self, version: int, report: ScalingReport) -> None:
-        """Reports to the GCS, which silently drops a version lower than the last, and takes an equal one."""
+        """Report to the GCS, which silently drops a version lower than the last, and takes an equal one."""
         if self._floor_of != self._client.generation or self._floor_of == 0:
             self._floor = self.published_version()
             self._floor_of = self._client.generation
@@ -110,7 +110,7 @@ class GcsNodeSource:
         self._client.report_state(scaling_state(max(version, floor), report).SerializeToString())
 
     def published_version(self) -> int:
-        """Returns the version of the last report: a new monitor's ledger must continue above it."""
+        """Return the version of the last report: a new monitor's ledger must continue above it."""
         reply = self._client.cluster_status()
         from ray.core.generated import autoscaler_pb2
 

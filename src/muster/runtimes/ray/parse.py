@@ -1,4 +1,4 @@
-"""Reads Ray's ClusterResourceState as a RuntimeReport. Pure: messages in, values out.
+"""Read Ray's ClusterResourceState as a RuntimeReport. Pure: messages in, values out.
 
 A row that makes no sense never hides the others: a node keeps its name, and an Unreadable, which the Observer
 sets aside and reports, takes the place of a demand. Called by GcsNodeSource.
@@ -41,14 +41,14 @@ _STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 
 @dataclass(frozen=True)
 class Unreadable:
-    """An Unreadable stands where a row could not be understood."""
+    """Stands where a row could not be understood."""
 
     why: str
     row: str
 
 
 def parse_state(state: autoscaler_pb2.ClusterResourceState) -> RuntimeReport:
-    """Returns one snapshot of the cluster."""
+    """Return one snapshot of the cluster."""
     # A task that asks for shares of its placement group, which no machine offers, waits for the group,
     # listed as a separate gang; or for room inside it, where no machine helps.
     outside_groups = (
@@ -66,7 +66,7 @@ def parse_state(state: autoscaler_pb2.ClusterResourceState) -> RuntimeReport:
 
 
 def parse_infeasible(ours: autoscaler_pb2.AutoscalingState) -> RuntimeReport:
-    """Returns what an autoscaler reported as infeasible, as a report without nodes."""
+    """Return what an autoscaler reported as infeasible, as a report without nodes."""
     return RuntimeReport(
         version=ours.last_seen_cluster_resource_state_version,
         demands=_rows(lambda one: _demand(one, 1), ours.infeasible_resource_requests),
@@ -76,7 +76,7 @@ def parse_infeasible(ours: autoscaler_pb2.AutoscalingState) -> RuntimeReport:
 
 
 def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
-    """Returns a node; one that cannot be understood is still listed, or its record would take it for gone."""
+    """Return a node; one that cannot be understood is still listed, or its record would take it for gone."""
     node_id = NodeId(node.node_id.hex())
     cloud_id = CloudId(node.instance_id) if node.instance_id else None
     try:
@@ -98,7 +98,7 @@ def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
 
 
 def parse_counted(row: autoscaler_pb2.ResourceRequestByCount) -> Demand:
-    """Returns equal requests of tasks and actors, or of a constraint."""
+    """Return equal requests of tasks and actors, or of a constraint."""
     return _demand(row.request, row.count)
 
 
@@ -107,7 +107,7 @@ def parse_constraint(row: autoscaler_pb2.ClusterResourceConstraint) -> Constrain
 
 
 def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
-    """Returns a placement group; its alternatives come in `bundle_selectors`, older heads send `requests`."""
+    """Return a placement group; its alternatives come in `bundle_selectors`, older heads send `requests`."""
     # Older Rays know no locality: each option is then everywhere.
     options = [
         (one.resource_requests, getattr(one, "locality_requirement", None)) for one in row.bundle_selectors
@@ -135,7 +135,7 @@ def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
 
 
 def _bundles(requests: Iterable[autoscaler_pb2.ResourceRequest], everywhere: Selector) -> tuple[Demand, ...]:
-    """Returns one demand per bundle; what keeps bundles together or apart is the gang's strategy.
+    """Return one demand per bundle; what keeps bundles together or apart is the gang's strategy.
 
     Bundles that some other label keeps apart stay so (Ray itself sends only the group's own).
     """
@@ -157,7 +157,7 @@ def _demand(
 
 
 def demand_name(shape: Resources, selectors: Sequence[Selector]) -> str:
-    """Returns the demand's name in verdicts: Ray sends no owner, and its order is not stable."""
+    """Return the demand's name in verdicts: Ray sends no owner, and its order is not stable."""
     wanted = " or ".join(_selector_text(one) for one in selectors if one)
     return f"{{{shape}}}" + (f" on {wanted}" if wanted else "")
 
@@ -174,7 +174,7 @@ def parse_selector(selector: common_pb2.LabelSelector) -> Selector:
 
 def _condition(one: common_pb2.LabelSelectorConstraint) -> LabelMatch:
     operator = _OPERATORS.get(one.operator)
-    if operator is None:  # of a newer Ray: it matches nowhere, so nothing is bought for it in error
+    if operator is None:  # of a newer Ray: it matches nowhere, so nothing is launched for it in error
         return LabelMatch(one.label_key, LabelOperator.IN, ())
     return LabelMatch(one.label_key, operator, tuple(sorted(one.label_values)))
 
@@ -192,7 +192,7 @@ def _constraint_label(constraint: autoscaler_pb2.PlacementConstraint) -> str:
 
 
 def _strategy(requests: Sequence[autoscaler_pb2.ResourceRequest]) -> Strategy:
-    """Returns the strategy by the constraints alone, when the details do not name it."""
+    """Return the strategy by the constraints alone, when the details do not name it."""
     constraints = [one for request in requests for one in request.placement_constraints]
     if any(one.HasField("affinity") for one in constraints):
         return Strategy.STRICT_PACK
@@ -200,7 +200,7 @@ def _strategy(requests: Sequence[autoscaler_pb2.ResourceRequest]) -> Strategy:
 
 
 def _size(quantities: Mapping[str, float]) -> Resources:
-    """Returns the amounts, negative ones as 0: Ray lends out a CPU whose task waits."""
+    """Return the amounts, negative ones as 0: Ray lends out a CPU whose task waits."""
     return Resources.of({name: max(value, 0.0) for name, value in quantities.items()})
 
 

@@ -21,7 +21,7 @@ USAGE_VERSION = "extra_usage_tag_autoscaler_version"
 
 
 class StatePublisher:
-    """A StatePublisher writes what changed, and everything to a head that restarted."""
+    """Writes what changed, and everything to a head that restarted."""
 
     def __init__(self, client: GcsClient, metrics_address: Callable[[], str] = lambda: "") -> None:
         self._client, self._metrics_address = client, metrics_address
@@ -34,7 +34,7 @@ class StatePublisher:
             self.publish(tick.spec, self._metrics_address())
 
     def publish(self, spec: ClusterSpec, metrics_address: str = "") -> None:
-        """Writes the limits and the metrics address (ip:port); raises an EngineError when the GCS is away."""
+        """Write the limits and the metrics address (ip:port); raise an EngineError when the GCS is away."""
         # Reads the flag each time: a head that is still starting writes its own value over it.
         if self._client.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
             self._client.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
@@ -55,7 +55,7 @@ class StatePublisher:
 
 
 def autoscaler_reports(client: GcsClient, above: int = 0) -> tuple[object, ...]:
-    """Returns what autoscalers last wrote, to compare with a later look; () when there is nothing.
+    """Return what autoscalers last wrote, to compare with a later look; () when there is nothing.
 
     Ray's first autoscaler replaces a key every five seconds, which muster never writes; its second reports a
     state, as muster does, whose versions up to `above` are muster's own.
@@ -70,7 +70,7 @@ def autoscaler_reports(client: GcsClient, above: int = 0) -> tuple[object, ...]:
 
 
 def max_resources(client: GcsClient) -> dict[str, int] | None:
-    """Returns how large the cluster may become, by resource; None when no autoscaler has written it."""
+    """Return how large the cluster may become, by resource; None when no autoscaler has written it."""
     published = client.kv_get(CLUSTER_CONFIG, AUTOSCALER_SPACE)
     if not published:
         return None

@@ -1,4 +1,4 @@
-"""Reads Ray's GetClusterStatusReply as a ClusterStatus: what `ray status` knows, with Ray's attribute names.
+"""Read Ray's GetClusterStatusReply as a ClusterStatus: what `ray status` knows, with Ray's attribute names.
 
 Pure; `muster.autoscaler.sdk` imports it lazily.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def status_text(status: ClusterStatus) -> str:
-    """Returns one heading per kind of content; an empty one is left out."""
+    """Return one heading per kind of content; an empty one is left out."""
     demands = status.resource_demands
     parts = {
         "Active nodes": _by_type(status.active_nodes),
@@ -79,7 +79,7 @@ def _requested(constraints: Iterable[Constraint]) -> Iterator[str]:
 
 
 class ResourceUsage(Struct, frozen=True, kw_only=True):
-    """A ResourceUsage is one resource of a node or of the cluster."""
+    """One resource of a node or of the cluster."""
 
     resource_name: str
     total: float
@@ -87,7 +87,7 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
 
 
 class NodeInfo(Struct, frozen=True, kw_only=True):
-    """A NodeInfo is a node that has joined: `node_status` is RUNNING, IDLE, DRAINING or DEAD."""
+    """A node that has joined: `node_status` is RUNNING, IDLE, DRAINING or DEAD."""
 
     node_id: str
     instance_id: str
@@ -103,7 +103,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
 
 
 class LaunchInfo(Struct, frozen=True, kw_only=True):
-    """A LaunchInfo counts machines that were requested or refused."""
+    """Counts machines that were requested or refused."""
 
     ray_node_type_name: str
     instance_type_name: str
@@ -114,7 +114,7 @@ class LaunchInfo(Struct, frozen=True, kw_only=True):
 
 
 class PendingNode(Struct, frozen=True, kw_only=True):
-    """A PendingNode is a machine that exists and has not joined."""
+    """A machine that exists and has not joined."""
 
     instance_id: str
     ray_node_type_name: str
@@ -124,7 +124,7 @@ class PendingNode(Struct, frozen=True, kw_only=True):
 
 
 class ResourceDemands(Struct, frozen=True, kw_only=True):
-    """A ResourceDemands holds what waits, and what of it is infeasible as the cluster is configured."""
+    """Holds what waits, and what of it is infeasible as the cluster is configured."""
 
     ray_task_actor_demand: tuple[Demand, ...] = ()
     placement_group_demand: tuple[Gang, ...] = ()
@@ -135,7 +135,7 @@ class ResourceDemands(Struct, frozen=True, kw_only=True):
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """A Stats holds the versions of both sides; an `autoscaler_version` of -1: none has ever reported."""
+    """Holds the versions of both sides; an `autoscaler_version` of -1: none has ever reported."""
 
     cluster_resource_state_version: int = 0
     autoscaler_version: int = -1
@@ -143,7 +143,7 @@ class Stats(Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
-    """A ClusterStatus is one moment of a cluster; `str()` formats it for users."""
+    """One moment of a cluster; `str()` formats it for users."""
 
     active_nodes: tuple[NodeInfo, ...] = ()
     idle_nodes: tuple[NodeInfo, ...] = ()
@@ -160,18 +160,18 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
 
 
 T = TypeVar("T")
-_UNCOUNTED = "node:"  # every node has one of its own: no information about the cluster
+_UNCOUNTED = "node:"  # every node has one: no information about the cluster
 
 
 def status_from_bytes(reply: bytes) -> ClusterStatus:
-    """Returns the status in a reply as GcsClient returns it."""
+    """Return the status in a reply as GcsClient returns it."""
     from ray.core.generated import autoscaler_pb2
 
     return parse_status(autoscaler_pb2.GetClusterStatusReply.FromString(reply))
 
 
 def parse_status(reply: autoscaler_pb2.GetClusterStatusReply) -> ClusterStatus:
-    """Returns the status; a node that drains still counts as active."""
+    """Return the status; a node that drains still counts as active."""
     state, ours = reply.cluster_resource_state, reply.autoscaling_state
     nodes = [_node(one) for one in state.node_states]
     return ClusterStatus(

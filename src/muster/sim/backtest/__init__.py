@@ -1,1 +1,1 @@
-"""Replays the history of a cluster in virtual time, under the same settings or others."""
+"""Replay the history of a cluster in virtual time, under the same settings or others."""

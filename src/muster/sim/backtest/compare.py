@@ -1,4 +1,4 @@
-"""Runs every variant from several starts, in several processes, and sums up what they came to."""
+"""Run every variant from several starts, in several processes, and sums up what they came to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.sim.cluster.world import quiet
 
 
 class Spread(Struct, frozen=True):
-    """A Spread is a figure over several starts."""
+    """A figure over several starts."""
 
     median: float
     low: float
@@ -25,7 +25,7 @@ class Spread(Struct, frozen=True):
 
 
 class RecordedFigures(Struct, frozen=True, kw_only=True):
-    """RecordedFigures are what the history itself says."""
+    """What the history itself says."""
 
     cost: float
     node_hours: float
@@ -36,7 +36,7 @@ class RecordedFigures(Struct, frozen=True, kw_only=True):
 
 
 class VariantSummary(Struct, frozen=True, kw_only=True):
-    """A VariantSummary is one variant over all starts; times are in seconds, `done` is a share."""
+    """One variant over all starts; times are in seconds, `done` is a share."""
 
     name: str
     starts: int
@@ -54,7 +54,7 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
 
 
 class BacktestReport(Struct, frozen=True, kw_only=True):
-    """A BacktestReport is everything that `muster backtest` shows."""
+    """Everything that `muster backtest` shows."""
 
     trace: str
     cluster: str
@@ -78,7 +78,7 @@ def backtest(
     tick_s: float | None = None,
     on_done: Callable[[], None] = lambda: None,
 ) -> BacktestReport:
-    """Replays the history at `place` under each variant; `on_done` is called after each replay."""
+    """Replay the history at `place` under each variant; `on_done` is called after each replay."""
     quiet()
     recording = _recording(place)
     tasks = [(place, variant, start, tick_s) for variant in variants for start in range(starts)]
@@ -102,7 +102,7 @@ def backtest(
             wait_p50_s=percentile(waits, 0.5),
             wait_p95_s=percentile(waits, 0.95),
             interruptions=recording.work.interruptions,
-            machines=recording.machines_bought,
+            machines=recording.machines_launched,
         ),
         variants=tuple(summaries),
         provenance=tuple(recording.provenance()),
@@ -113,7 +113,7 @@ _SPREAD = [name for name, kind in VariantSummary.__annotations__.items() if kind
 
 
 def summary(name: str, results: Sequence[ReplayResult]) -> VariantSummary:
-    """Returns the spread of each figure."""
+    """Return the spread of each figure."""
     spreads = {}
     for figure in _SPREAD:
         values = [round(float(getattr(result, figure)), 4) for result in results]

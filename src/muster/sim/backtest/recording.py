@@ -1,4 +1,4 @@
-"""Reads a history into what a replay needs: work, configurations, machines, and how long things took.
+"""Read a history into what a replay needs: work, configurations, machines, and how long things took.
 
 Says of each part whether it was observed or inferred.
 """
@@ -26,20 +26,20 @@ ASSUMED_END_S = (2.0, 10.0)
 
 @dataclass
 class Timings:
-    """Timings are how long machines took, as observed: seconds by node type."""
+    """How long machines took, as observed: seconds by node type."""
 
     request_s: dict[str, list[float]] = field(default_factory=dict)  # from the request to the machine
     boot_s: dict[str, list[float]] = field(default_factory=dict)  # from the machine to its node
     end_s: dict[str, list[float]] = field(default_factory=dict)  # from the call to the end
 
     def sample(self, of: Mapping[str, list[float]], node_type: str) -> list[float]:
-        """Returns what was seen of a type, else of all types."""
+        """Return what was seen of a type, else of all types."""
         return of.get(node_type) or [each for seen in of.values() for each in seen]
 
 
 @dataclass
 class Recording:
-    """A Recording is one history, ready to be replayed; times are seconds since the epoch."""
+    """One history, ready to be replayed; times are seconds since the epoch."""
 
     cluster: str
     since: float
@@ -57,7 +57,7 @@ class Recording:
 
     @property
     def cost(self) -> float:
-        """Returns what the machines cost between the first and the last entry."""
+        """Return what the machines cost between the first and the last entry."""
         return sum(cost_until(one, self.until) - cost_until(one, self.since) for one in self.machines)
 
     @property
@@ -65,13 +65,13 @@ class Recording:
         return sum(_paid_s(one, self.since, self.until) for one in self.machines) / 3600.0
 
     @property
-    def machines_bought(self) -> int:
-        """Returns how many workers came after the beginning."""
+    def machines_launched(self) -> int:
+        """Return how many workers came after the beginning."""
         begun = [_begun(one) for one in self.machines if one.kind is NodeKind.WORKER]
         return sum(at is not None and at >= self.since for at in begun)
 
     def node_lives(self) -> list[tuple[float, float]]:
-        """Returns when each worker's node came up and its machine ended; infinity: it is there."""
+        """Return when each worker's node came up and its machine ended; infinity: it is there."""
         found = []
         for one in self.machines:
             up = one.entered(_S.RAY_RUNNING)
@@ -80,7 +80,7 @@ class Recording:
         return found
 
     def there_at_start(self) -> list[Instance]:
-        """Returns the workers that had been bought before the history began."""
+        """Return the workers that had been launched before the history began."""
         found = []
         for one in self.machines:
             before = [change.state for change in one.history if change.at < self.since]
@@ -89,7 +89,7 @@ class Recording:
         return found
 
     def losses(self) -> dict[str, float]:
-        """Returns, by pool, how many machines per hour of one machine were lost without being asked for."""
+        """Return, by pool, how many machines per hour of one machine were lost without being asked for."""
         lost: dict[str, int] = {}
         hours: dict[str, float] = {}
         for one in self.machines:
@@ -100,7 +100,7 @@ class Recording:
         return {pool: count / hours[pool] for pool, count in lost.items() if count and hours[pool] > 0}
 
     def provenance(self) -> list[tuple[str, str]]:
-        """Returns what was observed and what was inferred, in words."""
+        """Return what was observed and what was inferred, in words."""
         works, gangs = self.work.works, self.work.gangs
         seen = sum(one.is_arrival_seen for one in works)
         ended = sum(one.is_end_seen for one in works)
@@ -133,7 +133,7 @@ class Recording:
 
 
 def read_recording(place: Path) -> Recording:
-    """Reads a history; StoreError in one sentence when there is nothing to replay."""
+    """Read a history; StoreError in one sentence when there is nothing to replay."""
     damage: list[str] = []
     past, finder, experiments = PastReader(), WorkFinder(), set[str]()
     for each in moments(past, read_history(place, damage.append)):
@@ -163,7 +163,7 @@ def read_recording(place: Path) -> Recording:
 
 
 def timings_of(machines: Iterable[Instance]) -> Timings:
-    """Returns how long each step of workers took, where both ends of it were seen."""
+    """Return how long each step of workers took, where both ends of it were seen."""
     found = Timings()
     steps = (
         (found.request_s, _S.REQUESTED, _S.ALLOCATED),

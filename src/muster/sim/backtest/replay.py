@@ -1,4 +1,4 @@
-"""Replays a recording in virtual time: the real controller over a cloud with the observed boot times.
+"""Replay a recording in virtual time: the real controller over a cloud with the observed boot times.
 
 A variant is another configuration, other prices, or recorded series of spot machines; a start shifts the work
 against the ticks and the series, and draws other boot times.
@@ -39,7 +39,7 @@ _LEFT = "waits at the end"
 
 
 class Variant(Struct, frozen=True, kw_only=True):
-    """A Variant is what one replay is run under."""
+    """What one replay is run under."""
 
     name: str
     specs: tuple[tuple[float, ClusterSpec], ...]  # from when on each holds; the first from the beginning
@@ -47,7 +47,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
 
 class ReplayResult(Struct, frozen=True, kw_only=True):
-    """A ReplayResult is what one start of a variant came to."""
+    """What one start of a variant came to."""
 
     cost: float  # within the time of the recording
     late_cost: float  # after it, until the last work was done
@@ -57,7 +57,7 @@ class ReplayResult(Struct, frozen=True, kw_only=True):
     wait_p50_s: float
     wait_p95_s: float
     interruptions: int  # requests that had to start again
-    machines: int  # bought
+    machines: int  # launched
     unfinished: int  # requests that were never done
     spend: tuple[tuple[float, float], ...] = ()  # seconds, $
 
@@ -69,14 +69,14 @@ class SpotPools:
         self._series, self._seed = series, seed
 
     def level(self, pool: str, time_s: float) -> tuple[int, float]:
-        """Returns how many machines the pool has at this time, and for how long."""
+        """Return how many machines the pool has at this time, and for how long."""
         chosen = Seed(0).derive(f"spot.{pool}").choice(self._series)
         offset_s = self._seed.derive(f"spot.start.{pool}").uniform(0.0, chosen.length_s)
         return chosen.at(offset_s + time_s)
 
 
 class ReplayCloud(SimCloud):
-    """A ReplayCloud boots and ends machines as was observed, and has only the spot machines of the series."""
+    """Boots and ends machines as was observed, and has only the spot machines of the series."""
 
     timings: Timings = Timings()
     losses: Mapping[str, float] = {}
@@ -98,11 +98,11 @@ class ReplayCloud(SimCloud):
         return super().refusal(node_type, offer)
 
     def of_pool(self, pool: str) -> list[CloudMachine]:
-        """Returns the machines of a pool, oldest first."""
+        """Return the machines of a pool, oldest first."""
         return [one for one in self.alive() if not one.leaving and _pool_of(one) == pool]
 
     def spot_pools(self) -> Iterator[str]:
-        """Yields every pool of spot machines that is on sale."""
+        """Yield every pool of spot machines that is on sale."""
         for known in self.sells.types.values():
             for offer in known.offers or (None,):
                 if self._is_spot(known.name, offer):
@@ -115,7 +115,7 @@ class ReplayCloud(SimCloud):
 
 
 class ReplayRuntime(SimRuntime):
-    """A ReplayRuntime counts the work that has to start again."""
+    """Counts the work that has to start again."""
 
     interrupted = 0
 
@@ -126,14 +126,14 @@ class ReplayRuntime(SimRuntime):
 
 
 class ReplayCluster(SimulatedCluster):
-    """A ReplayCluster has a ReplayCloud, and counts interrupted work."""
+    """Has a ReplayCloud, and counts interrupted work."""
 
     cloud_class: ClassVar[type[SimCloud]] = ReplayCloud
     runtime_class: ClassVar[type[SimRuntime]] = ReplayRuntime
 
 
 class Replay:
-    """A Replay runs one variant from one start."""
+    """Runs one variant from one start."""
 
     def __init__(
         self, recording: Recording, variant: Variant, start: int, tick_s: float | None = None
@@ -155,7 +155,7 @@ class Replay:
                 self._follow_pool(cloud, cloud.pools, pool)
 
     def run(self) -> ReplayResult:
-        """Runs until the recording is over and its work is done."""
+        """Run until the recording is over and its work is done."""
         cluster, interval = self._cluster, TickInterval(self.tick_s, max(5.0, self.tick_s))
         give_up_s = 2.0 * self._end_s + 3600.0
         while True:
@@ -201,7 +201,7 @@ class Replay:
         self._cluster.spec.spec = spec
 
     def _place_machines(self) -> None:
-        """Begins with the machines that were there, as far as the variant has their types."""
+        """Begin with the machines that were there, as far as the variant has their types."""
         cluster = self._cluster
         for one in self._recording.there_at_start():
             known = cluster.options.spec.node_type(one.node_type)
@@ -268,7 +268,7 @@ class Replay:
         self._cluster.runtime.constraints = (Constraint(demands=demands),) if demands else ()
 
     def _follow_pool(self, cloud: ReplayCloud, pools: SpotPools, pool: str) -> None:
-        """Takes the newest machines above the number that the pool has now, and looks again at its change."""
+        """Take the newest machines above the number that the pool has now, and looks again at its change."""
         level, for_s = pools.level(pool, self._cluster.world.time)
         for machine in cloud.of_pool(pool)[level:]:
             self._take(machine)
@@ -288,7 +288,7 @@ class Replay:
     # -- time --------------------------------------------------------------------------------------
 
     def _wait(self, interval_s: float) -> None:
-        """Passes time until the next tick is due, or demand or nodes change, as the monitor does."""
+        """Pass time until the next tick is due, or demand or nodes change, as the monitor does."""
         world, before = self._cluster.world, self._urgent()
         soonest, due = world.time + self.tick_s, world.time + interval_s
         while world.time < due - 1e-9:
@@ -308,7 +308,7 @@ class Replay:
         return not runtime.gangs and not runtime.pending_tasks() and not is_busy
 
     def _measure(self) -> tuple[float, float, float]:
-        """Returns $, hours of machines, and the share of the work that is done."""
+        """Return $, hours of machines, and the share of the work that is done."""
         cluster, now = self._cluster, self._cluster.world.time
         used_s = [(one.ended_at or now) - one.created_at for one in cluster.cloud.machines.values()]
         runtime = cluster.runtime
@@ -339,17 +339,17 @@ class Replay:
 
 
 def playable(spec: ClusterSpec) -> ClusterSpec:
-    """Returns a configuration for the simulated cloud: machines come set up, and nobody ends the cluster."""
+    """Return a configuration for the simulated cloud: machines come set up, and nobody ends the cluster."""
     return replace(spec, install_runtime=False, idle_cluster=None, check_launch_hash=False)
 
 
 def tick_of(recording: Recording) -> float:
-    """Returns the shortest time between two ticks: a second, or more for a long recording."""
+    """Return the shortest time between two ticks: a second, or more for a long recording."""
     return min(SLOWEST_TICK_S, max(1.0, recording.length_s / MOST_TICKS))
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Returns the value below which this share of the ordered values is; 0 without any."""
+    """Return the value below which this share of the ordered values is; 0 without any."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 

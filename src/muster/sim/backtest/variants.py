@@ -1,4 +1,4 @@
-"""Makes variants of a recorded configuration: other files, prices, objectives, markets and idle timeouts."""
+"""Make variants of a recorded configuration: other files, prices, objectives, markets and idle timeouts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Specs = tuple[tuple[float, ClusterSpec], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class VariantOptions:
-    """VariantOptions are what is to be compared; every combination of those given is a variant."""
+    """What is to be compared; every combination of those given is a variant."""
 
     clusters: tuple[Path, ...] = ()
     prices: Path | None = None
@@ -39,7 +39,7 @@ class VariantOptions:
 
 
 def variants_of(recorded: Sequence[tuple[float, ClusterSpec]], options: VariantOptions) -> list[Variant]:
-    """Returns the recorded configuration, then every combination; ConfigError for files that are wrong."""
+    """Return the recorded configuration, then every combination; ConfigError for files that are wrong."""
     table = None
     if options.prices is not None:
         table = parse_prices(Document.text_of(options.prices), str(options.prices))
@@ -75,7 +75,7 @@ def _named(
 
 
 def _bases(own: Specs, options: VariantOptions, table: PriceTable | None) -> Iterator[tuple[str, Specs]]:
-    """Yields the recorded configuration with other prices, and every file, with them as well."""
+    """Yield the recorded configuration with other prices, and every file, with them as well."""
     if not options.clusters:
         if table is None:
             yield AS_RECORDED, own
@@ -94,7 +94,7 @@ def table_name(table: PriceTable) -> str:
 
 
 def with_prices(spec: ClusterSpec, table: PriceTable, markets: Sequence[str] = ()) -> ClusterSpec:
-    """Returns the configuration with the prices of a table; ConfigError when it has none of the types.
+    """Return the configuration with the prices of a table; ConfigError when it has none of the types.
 
     Types without offers get all of the table, the others those of `markets` that they lack.
     """
@@ -127,7 +127,7 @@ def _rows(known: NodeType, table: PriceTable) -> tuple[PriceRow, ...]:
 
 
 def only_market(spec: ClusterSpec, market: str) -> ClusterSpec:
-    """Returns the configuration without what other markets sell; the head stays as it is."""
+    """Return the configuration without what other markets sell; the head stays as it is."""
     types = tuple(
         known if known.name == spec.head_node_type else _of_market(known, market) for known in spec.node_types
     )
@@ -151,7 +151,7 @@ def _with_idle(spec: ClusterSpec, idle_s: float) -> ClusterSpec:
 
 
 def read_spot(path: Path) -> tuple[SpotSeries, ...]:
-    """Reads a file of series: {"series": [{"step_s": 60, "runs": [[machines, steps], ...]}, ...]}."""
+    """Read a file of series: {"series": [{"step_s": 60, "runs": [[machines, steps], ...]}, ...]}."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

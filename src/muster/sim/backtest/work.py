@@ -1,4 +1,4 @@
-"""Infers the work of a cluster from its history: what was asked for, when, and how long it ran.
+"""Infer the work of a cluster from its history: what was asked for, when, and how long it ran.
 
 A runtime reports what waits and what each node has in use, but not which request runs where. Arrivals of
 requests that waited are observed; starts and ends are inferred from use that rises and falls. Pure.
@@ -24,7 +24,7 @@ Units = dict[str, int]
 
 @dataclass
 class Work:
-    """A Work is one request; times are seconds since the epoch."""
+    """One request; times are seconds since the epoch."""
 
     like: Demand
     arrived: float
@@ -41,7 +41,7 @@ class Work:
 
 @dataclass
 class GangOfWork:
-    """A GangOfWork is a gang; its start and its end are observed, by the labels of nodes."""
+    """A gang; its start and its end are observed, by the labels of nodes."""
 
     gang_id: str
     gang: PastGang
@@ -56,7 +56,7 @@ class GangOfWork:
 
 @dataclass
 class WorkTrace:
-    """A WorkTrace is all work of a history, and what of it was guessed."""
+    """All work of a history, and what of it was guessed."""
 
     works: list[Work] = field(default_factory=list)
     gangs: list[GangOfWork] = field(default_factory=list)
@@ -71,13 +71,13 @@ class WorkTrace:
         return alone + together
 
     def waits_s(self) -> list[float]:
-        """Returns how long each request waited, as far as it was served."""
+        """Return how long each request waited, as far as it was served."""
         every = [(one.arrived, one.started) for one in self.works]
         every += [(one.arrived, one.started) for one in self.gangs]
         return sorted(started - arrived for arrived, started in every if started is not None)
 
     def lengths(self) -> Mapping[Demand, float]:
-        """Returns the median duration of each shape."""
+        """Return the median duration of each shape."""
         found: dict[Demand, list[float]] = {}
         for work in self.works:
             if work.duration_s is not None:
@@ -87,7 +87,7 @@ class WorkTrace:
 
 @dataclass
 class _Line:
-    """A _Line is requests of one shape that wait, oldest first.
+    """Requests of one shape that wait, oldest first.
 
     A runtime reports that something waits no longer, and the use of its node, at moments that differ by some
     seconds, in either order. `due` has when requests stopped to wait of which no use has risen yet, `early`
@@ -104,7 +104,7 @@ class _Line:
         return min(len(self.due), len(self.queue))
 
     def report(self, count: int, at: float) -> int:
-        """Takes the number that waits now; returns how many have arrived."""
+        """Take the number that waits now; returns how many have arrived."""
         while self.early and at - self.early[0] > LAG_S:
             self.early.popleft()
         for _ in range(min(len(self.early), max(0, self.reported - count))):
@@ -119,7 +119,7 @@ class _Line:
         return self.queue.popleft()
 
     def take_early(self, at: float) -> Work | None:
-        """Returns one that is still reported to wait; None when none is."""
+        """Return one that is still reported to wait; None when none is."""
         if len(self.queue) <= len(self.due):
             return None
         self.early.append(at)
@@ -127,7 +127,7 @@ class _Line:
 
 
 class WorkFinder:
-    """A WorkFinder reads one moment after the other."""
+    """Reads one moment after the other."""
 
     def __init__(self) -> None:
         self.trace = WorkTrace()
@@ -143,7 +143,7 @@ class WorkFinder:
         self._uneven: set[str] = set()  # machines whose use is not explained to the last
 
     def step(self, moment: PastMoment) -> None:
-        """Explains what has changed since the moment before."""
+        """Explain what has changed since the moment before."""
         if moment.is_after_gap:
             self.finish(self._at)
         self._at = moment.at
@@ -163,7 +163,7 @@ class WorkFinder:
             self.trace.constraints.append((moment.at, self._constraints))
 
     def finish(self, at: float) -> WorkTrace:
-        """Ends everything that runs or waits, as far as it is known."""
+        """End everything that runs or waits, as far as it is known."""
         for like in self._lines:
             self._replace_unseen(like, -1.0)
         for works in self._open.values():
@@ -193,7 +193,7 @@ class WorkFinder:
             self._end(work, lost_at, is_seen=True)
 
     def _queue(self, moment: PastMoment) -> None:
-        """Queues what arrived, and notes how many of each shape wait no longer."""
+        """Queue what arrived, and notes how many of each shape wait no longer."""
         for like in {**self._lines, **moment.waiting}:
             line = self._lines.setdefault(like, _Line())
             for _ in range(line.report(moment.waiting.get(like, 0), moment.at)):
@@ -218,7 +218,7 @@ class WorkFinder:
                 self._gangs[gang_id] = GangOfWork(gang_id, gang, moment.at)
             elif known.started is not None:  # its node was lost: it waits again
                 known.started, known.interruptions = None, known.interruptions + 1
-                self._give_back(known, moment, rises)
+                self._release(known, moment, rises)
         for gang_id, known in list(self._gangs.items()):
             machines = moment.placed.get(gang_id, ())
             if machines and known.started is None:
@@ -235,11 +235,11 @@ class WorkFinder:
             self.trace.withdrawn += 1
         else:
             gang.ended, gang.is_end_seen = moment.at, True
-            self._give_back(gang, moment, rises)
+            self._release(gang, moment, rises)
         self.trace.gangs.append(gang)
 
     def _hold(self, gang: GangOfWork, machines: Iterable[str], rises: dict[str, Units]) -> None:
-        """Takes the bundles out of the rises of the machines that carry the gang's label."""
+        """Take the bundles out of the rises of the machines that carry the gang's label."""
         for shape in tuple(gang.unheld):
             name = next((one for one in machines if _holds(rises.get(one, {}), shape)), None)
             if name is not None:
@@ -247,7 +247,7 @@ class WorkFinder:
                 gang.unheld.remove(shape)
                 gang.held[name] = gang.held.get(name, EMPTY).plus(shape)
 
-    def _give_back(self, gang: GangOfWork, moment: PastMoment, rises: dict[str, Units]) -> None:
+    def _release(self, gang: GangOfWork, moment: PastMoment, rises: dict[str, Units]) -> None:
         """Its use may be reported for some seconds more: until then it is nobody else's."""
         for name, held in gang.held.items():
             if name not in moment.used:
@@ -262,7 +262,7 @@ class WorkFinder:
     # -- single requests ---------------------------------------------------------------------------
 
     def _unexplained_use(self, name: str, moment: PastMoment) -> Units:
-        """Returns the use of a machine without what is known to run there: above 0 something began."""
+        """Return the use of a machine without what is known to run there: above 0 something began."""
         left = dict(moment.used[name])
         is_same = self._used.get(name) == moment.used[name] and name not in self._uneven
         if is_same and not any(one[1] == name for one in self._lingering):
@@ -280,7 +280,7 @@ class WorkFinder:
         return {resource: units for resource, units in left.items() if units}
 
     def _explain(self, name: str, change: Units) -> None:
-        """Finds which requests began and ended on a machine, so that what runs there is what it uses."""
+        """Find which requests began and ended on a machine, so that what runs there is what it uses."""
         likes = [like for like, line in self._lines.items() if line.ready]
         likes.sort(key=lambda like: like.shape.key, reverse=True)
         ends = dict.fromkeys(work.like.shape for work in self._open.get(name, []) if work.started != self._at)
@@ -306,14 +306,14 @@ class WorkFinder:
             self._uneven.add(name)
 
     def _early(self, like: Demand) -> Work:
-        """Returns the work of a rise that nothing is due for: one that is said to wait, else a new one."""
+        """Return the work of a rise that nothing is due for: one that is said to wait, else a new one."""
         line = self._lines.get(like)
         work = None if line is None or self._is_first else line.take_early(self._at)
         self.trace.unexplained += work is None
         return Work(like, self._at) if work is None else work
 
     def _explain_roughly(self, name: str, change: Units, likes: list[Demand]) -> None:
-        """Begins what explains a rise of something rare, ends the oldest, and begins what still fits."""
+        """Begin what explains a rise of something rare, ends the oldest, and begin what still fits."""
         for resource in sorted(change, key=lambda one: one == "CPU"):
             for like in likes if resource != "CPU" else ():
                 units = like.shape.units(resource)
@@ -329,7 +329,7 @@ class WorkFinder:
         self._start(name, self._lines[like].take())
 
     def _known_parts(self, rest: Resources) -> list[Demand]:
-        """Splits a rise that nothing waited for into shapes that are known, else takes it as one request."""
+        """Split a rise that nothing waited for into shapes that are known, else takes it as one request."""
         known = {like.shape: like for like in self._lines}
         shapes = sorted(known, key=lambda shape: shape.key, reverse=True)
         parts = _filled(dict(rest), [(shape, MAX_PARTS) for shape in shapes])
@@ -385,7 +385,7 @@ class WorkFinder:
         return True
 
     def _replace_others(self, new: Work, at: float) -> bool:
-        """Looks for a machine whose oldest requests leave exactly the room that this one needs."""
+        """Look for a machine whose oldest requests leave exactly the room that this one needs."""
         wanted = dict(new.like.shape.positive())
         for name, works in self._open.items():
             left, going = dict(wanted), []
@@ -426,7 +426,7 @@ MAX_TRIES = 400
 
 
 def _filled(change: Units, begins: list[tuple[Resources, int]]) -> list[tuple[Resources, bool]]:
-    """Returns begins, of each shape at most so many, that make up a rise exactly; [] when none do."""
+    """Return begins, of each shape at most so many, that make up a rise exactly; [] when none do."""
     if any(units < 0 for units in change.values()):
         return []
     return [(shape, True) for shape in _fill(dict(change), begins, [0]) or ()]
@@ -453,7 +453,7 @@ def _fill(left: Units, begins: list[tuple[Resources, int]], tries: list[int]) ->
 def _shortest_story(
     change: Units, begins: list[Resources], ends: list[Resources]
 ) -> list[tuple[Resources, bool]]:
-    """Returns the fewest begins (True) and ends that make up a change of use; [] when none is found."""
+    """Return the fewest begins (True) and ends that make up a change of use; [] when none is found."""
     tries = [0]
     moves = [(shape, True) for shape in begins] + [(shape, False) for shape in ends]
     for depth in range(1, MAX_STEPS + 1):

@@ -1,1 +1,1 @@
-"""Simulates a cluster in virtual time, under the real controller."""
+"""Simulate a cluster in virtual time, under the real controller."""

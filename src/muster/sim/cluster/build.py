@@ -1,4 +1,4 @@
-"""Builds one simulated cluster with all its parts, and the controller that runs it.
+"""Build one simulated cluster with all its parts, and the controller that runs it.
 
 The composition root of the simulator: stories, quotes, backtests and seeds all start here.
 """
@@ -34,7 +34,7 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 
 @dataclass
 class CommittedPlan:
-    """A CommittedPlan is one decision as it was written, and the records before it."""
+    """One decision as it was written, and the records before it."""
 
     before: dict[InstanceId, Instance | None]
     plan: Plan
@@ -43,7 +43,7 @@ class CommittedPlan:
 
 
 class SimStore:
-    """A SimStore implements the InstanceStore port over an inner store."""
+    """Implements the InstanceStore port over an inner store."""
 
     def __init__(self, crash_points: CrashPoints, faults: Faults, inner: InstanceStore) -> None:
         self.crash_points = crash_points
@@ -100,7 +100,7 @@ OpenStore = Callable[[], InstanceStore]
 
 
 class SimulatedCluster:
-    """A SimulatedCluster is the world of one run; `tick()` runs the controller once, time passes outside."""
+    """The world of one run; `tick()` runs the controller once, time passes outside."""
 
     cloud_class: ClassVar[type[SimCloud]] = SimCloud
     runtime_class: ClassVar[type[SimRuntime]] = SimRuntime
@@ -152,18 +152,18 @@ class SimulatedCluster:
         self.world.after(self.options.head_late_s, lambda: self.join(head))
 
     def rest(self) -> None:
-        """Skips a tick, as when no controller is running."""
+        """Skip a tick, as when no controller is running."""
         self.plan, self.result, self.problem = None, None, ""
         self.store.committed = None
         self.cloud.listed, self.runtime.report_read = None, None
 
     def spent(self) -> float:
-        """Returns the $ spent so far, by the ledger."""
+        """Return the $ spent so far, by the ledger."""
         plan = self.store.newest
         return 0.0 if plan is None else spend_so_far(self.store.live.values(), plan.memory, plan.at)
 
     def tick(self) -> None:
-        """Runs one tick of the controller, which is started when there is none."""
+        """Run one tick of the controller, which is started when there is none."""
         self.rest()
         try:
             if self.controller is None:
@@ -189,7 +189,7 @@ class SimulatedCluster:
         )
 
     def ports(self) -> Ports:
-        """Returns what a controller is connected to."""
+        """Return what a controller is connected to."""
         return Ports(
             provider=self.cloud,
             nodes=self.runtime,
@@ -203,7 +203,7 @@ class SimulatedCluster:
     # -- how machines, nodes and work hang together ------------------------------------------------
 
     def join(self, machine: CloudMachine) -> None:
-        """Registers the machine's node, if the machine exists and answers; one that ran there is replaced."""
+        """Register the machine's node, if the machine exists and answers; one that ran there is replaced."""
         if not machine.answers(self.world.time):
             return
         before = self.runtime.node_on(machine)
@@ -220,7 +220,7 @@ class SimulatedCluster:
         self.world.after(late, lambda: self.join(machine))
 
     def _is_passing(self, machine: CloudMachine) -> bool:
-        """Returns whether a machine boots, drains or has no node any more."""
+        """Return whether a machine boots, drains or has no node any more."""
         node = self.runtime.node_on(machine)
         return machine.kind is NodeKind.WORKER and (node is None or not node.serves)
 

@@ -1,4 +1,4 @@
-"""Simulates a cloud provider with prices, boot times, shortages, quotas and every kind of failure.
+"""Simulate a cloud provider with prices, boot times, shortages, quotas and every kind of failure.
 
 The truth is in `machines`; what the controller sees passes through the faults. Launches are idempotent by
 request id, as the port demands.
@@ -43,7 +43,7 @@ REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
 
 @dataclass
 class LaunchCall:
-    """A LaunchCall is one launch call as it arrived; `refused` is set when the call raised."""
+    """One launch call as it arrived; `refused` is set when the call raised."""
 
     at: float
     request_id: RequestId
@@ -56,12 +56,12 @@ KINDS = tuple(REFUSALS)
 
 
 def noticed_after_s(how: str) -> float:
-    """Returns how long the node of an ended machine lives on: one that vanishes is noticed after a while."""
+    """Return how long the node of an ended machine lives on: one that vanishes is noticed after a while."""
     return 1.0 if how == "terminated" else 10.0
 
 
 class SimCloud(CloudProvider):
-    """A SimCloud sells machines from its catalogue and keeps track of all of them."""
+    """Sells machines from its catalogue and keeps track of all of them."""
 
     id_prefix = "m"
 
@@ -101,7 +101,7 @@ class SimCloud(CloudProvider):
         )
 
     def reconnect(self) -> None:
-        """Drops what an adapter held in memory, because a new controller was started."""
+        """Drop what an adapter held in memory, because a new controller was started."""
 
     @crash_point("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
@@ -112,7 +112,7 @@ class SimCloud(CloudProvider):
         return {(name := CloudId(m.cloud_id.upper())): replace(m, cloud_id=name) for m in shown.values()}
 
     def list_now(self) -> dict[CloudId, CloudInstance]:
-        """Returns what the cloud lists now, faults included."""
+        """Return what the cloud lists now, faults included."""
         now, faults = self._world.time, self._faults
         if faults.hit("list_fails_often"):
             self._flaky_until = now + faults.between("list_fails_often", 20, 150)
@@ -197,22 +197,22 @@ class SimCloud(CloudProvider):
     # -- what happens in the world ----------------------------------------------------------------
 
     def find(self, cloud_id: CloudId) -> CloudMachine | None:
-        """Returns a machine by its id, however it is spelled."""
+        """Return a machine by its id, however it is spelled."""
         return self.machines.get(CloudId(cloud_id.lower()) if self.sells.ids_ignore_case else cloud_id)
 
     def alive(self) -> list[CloudMachine]:
         return [machine for machine in self.machines.values() if machine.exists]
 
     def bill(self) -> float:
-        """Returns the $ of every machine ever sold, to the second."""
+        """Return the $ of every machine ever sold, to the second."""
         return sum(machine.cost(self._world.time) for machine in self.machines.values())
 
     def sell_out(self, name: str, for_s: float) -> None:
-        """Ends the sale of a type, or of one offer by `model.health_key`, for a while."""
+        """End the sale of a type, or of one offer by `model.health_key`, for a while."""
         self._sold_out_until[name] = self._world.time + for_s
 
     def end_shortages(self) -> None:
-        """Ends every shortage: everything can be bought again, and wrong tags are set right."""
+        """End every shortage: everything can be launched again, and wrong tags are set right."""
         self._sold_out_until.clear()
         self.sells.capacity.clear()
         self.sells.quota = None
@@ -226,7 +226,7 @@ class SimCloud(CloudProvider):
         request: RequestId | None = None,
         offer: Offer | None = None,
     ) -> CloudMachine:
-        """Creates a machine; it starts to boot and to cost."""
+        """Create a machine; it starts to boot and to cost."""
         known = self.sells.types.get(node_type)
         priced_as = node_type if offer is None else health_key(node_type, offer.name)
         machine = CloudMachine(
@@ -249,7 +249,7 @@ class SimCloud(CloudProvider):
         self._world.after(in_s, lambda: self._up(machine))
 
     def end(self, machine: CloudMachine, how: str) -> None:
-        """Ends the machine and its cost; the listing may still show it."""
+        """End the machine and its cost; the listing may still show it."""
         if not machine.exists:
             return
         machine.ended_at, machine.ended_how = self._world.time, how
@@ -266,7 +266,7 @@ class SimCloud(CloudProvider):
                     request_id=request_id,
                     node_type=node_type,
                     kind=refused,
-                    message=f"no {node_type} to be had",
+                    message=f"no {node_type} available",
                     offer=offer.name if offer is not None and is_named else "",
                 )
             )
@@ -275,7 +275,7 @@ class SimCloud(CloudProvider):
             self.deliver(node_type, request_id, offer)
 
     def refusal(self, node_type: str, offer: Offer | None = None) -> FailureKind | None:
-        """Returns why one machine is refused, by a shortage or a fault; None when it is sold."""
+        """Return why one machine is refused, by a shortage or a fault; None when it is sold."""
         refused = self._why_not(node_type, offer)
         if refused is None and self._faults.hit("unit_refused"):
             return self._faults.stream("unit_refused").choice(KINDS)
@@ -284,7 +284,7 @@ class SimCloud(CloudProvider):
     def deliver(
         self, node_type: str, request_id: RequestId | None, offer: Offer | None = None
     ) -> CloudMachine:
-        """Creates and boots a machine that was bought; it may be listed late."""
+        """Create and boot a machine that was launched; it may be listed late."""
         machine = self.create(node_type, request=request_id, offer=offer)
         if self._faults.hit("list_late"):
             machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
@@ -297,7 +297,7 @@ class SimCloud(CloudProvider):
         return machine
 
     def _wrong_type(self, request_id: RequestId | None) -> str:
-        """Draws the type that a machine is listed with; another one of the same call cannot be noticed."""
+        """Draw the type that a machine is listed with; another one of the same call cannot be noticed."""
         calls = (
             call
             for call in self.launch_calls
@@ -308,7 +308,7 @@ class SimCloud(CloudProvider):
         return self._faults.stream("type_tag_wrong").choice(wrong)
 
     def draw_boot_s(self) -> float:
-        """Draws how long the next machine takes from its purchase to its node."""
+        """Draw how long the next machine takes from its purchase to its node."""
         return round(self._draw.uniform(*self.sells.boot_s), 1)
 
     def _why_not(self, node_type: str, offer: Offer | None) -> FailureKind | None:
@@ -348,7 +348,7 @@ class SimCloud(CloudProvider):
         )
 
     def _omit_once(self, shown: dict[CloudId, CloudInstance]) -> None:
-        """Leaves out of this one list all but the head, or one that boots, drains or has no node."""
+        """Leave out of this one list all but the head, or one that boots, drains or has no node."""
         faults = self._faults
         if faults.hit("list_only_head"):
             for cloud_id in [c for c, machine in shown.items() if machine.kind is not NodeKind.HEAD]:

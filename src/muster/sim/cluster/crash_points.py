@@ -1,4 +1,4 @@
-"""Defines where a controller can be killed: before and after every call to a port.
+"""Define where a controller can be killed: before and after every call to a port.
 
 Every method of a simulated port is a `@crash_point`. `kill_after` counts the points that are left and
 `Killed` is raised at the last one; the controller must never catch it.
@@ -42,7 +42,7 @@ class CrashPoints:
 
 
 class HasCrashPoints(Protocol):
-    """HasCrashPoints is any simulated port."""
+    """Any simulated port."""
 
     crash_points: CrashPoints
 
@@ -51,7 +51,7 @@ W = TypeVar("W", bound=HasCrashPoints)
 
 
 def crash_point(name: str) -> Callable[[Callable[Concatenate[W, P], R]], Callable[Concatenate[W, P], R]]:
-    """Marks a port method: the controller may die right before it and right after it."""
+    """Mark a port method: the controller may die right before it and right after it."""
 
     def decorate(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
         @functools.wraps(method)

@@ -1,4 +1,4 @@
-"""Decides when something goes wrong in a simulated run.
+"""Decide when something goes wrong in a simulated run.
 
 Each kind of fault draws from its own stream, so a new kind never changes an old run's other faults.
 """
@@ -32,7 +32,7 @@ class Faults:
         return True
 
     def stream(self, kind: str) -> Stream:
-        """Returns the kind's own randomness, also for the details of a fault."""
+        """Return the kind's own randomness, also for the details of a fault."""
         if kind not in self._streams:
             self._streams[kind] = self._seed.derive(f"sim.fault.{kind}")
         return self._streams[kind]

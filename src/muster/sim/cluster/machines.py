@@ -1,7 +1,7 @@
-"""Describes simulated machines: what is on sale, each machine as it truly is, and its size.
+"""Describe simulated machines: what is on sale, each machine as it truly is, and its size.
 
 The truth about a machine's size is its `resize`. A host may put a change off, with or without saying what it
-could give; it may fail halfway; calls get lost. Nodes are told to count it by SimResizer.
+could give; it may fail halfway; calls get lost. SimResizer makes nodes count it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TAKES_S = (2.0, 15.0)
 
 @dataclass
 class CloudMachine:
-    """A CloudMachine is one machine as it truly is, whatever is listed; it costs money until it ends."""
+    """One machine as it truly is, whatever is listed; it costs money until it ends."""
 
     cloud_id: CloudId
     node_type: str
@@ -44,7 +44,7 @@ class CloudMachine:
     listed_from: float = 0.0
     hidden_until: float = 0.0
     listed_until: float = 0.0  # an ended machine may stay on the list for a while
-    listed_type: str | None = None  # a type that it is listed with instead of its own
+    listed_type: str | None = None  # a type that it is listed with instead of the true one
 
     @property
     def ip(self) -> str:
@@ -56,12 +56,12 @@ class CloudMachine:
         return self.ended_at is None
 
     def cost(self, now: float) -> float:
-        """Returns the cost so far, by the terms of its offer, else to the second."""
+        """Return the cost so far, by the terms of its offer, else to the second."""
         end = now if self.ended_at is None else self.ended_at
         return billed_s(self.offer, end - self.created_at) * self.price_per_hour / 3600
 
     def answers(self, now: float) -> bool:
-        """Returns whether commands reach it."""
+        """Return whether commands reach it."""
         return True
 
     def is_listed(self, now: float) -> bool:
@@ -87,7 +87,7 @@ class CloudMachine:
 
 @dataclass
 class Catalogue:
-    """A Catalogue lists what is on sale: types, prices, boot times, and how many there are."""
+    """Lists what is on sale: types, prices, boot times, and how many there are."""
 
     types: dict[str, NodeType]
     prices: dict[str, float]  # of types, and of offers by `model.health_key`
@@ -102,7 +102,7 @@ class Catalogue:
 
 @dataclass
 class SizeCall:
-    """A SizeCall is one resize call as it arrived."""
+    """One resize call as it arrived."""
 
     at: float
     cloud_id: CloudId
@@ -112,7 +112,7 @@ class SizeCall:
 
 @dataclass
 class MachineSizes:
-    """MachineSizes are the sizes of all machines that can change them."""
+    """The sizes of all machines that can change them."""
 
     world: World
     faults: Faults
@@ -121,13 +121,13 @@ class MachineSizes:
     calls: list[SizeCall] = field(default_factory=list)
 
     def add(self, cloud_id: CloudId, known: NodeType | None) -> None:
-        """Adds a machine, when its type can grow."""
+        """Add a machine, when its type can grow."""
         if known is not None and known.resize is not None:
             size = Resources({name: known.resources.units(name) for name in known.resize.maximum})
             self.now[cloud_id] = ResizeStatus(current=size, desired=size)
 
     def ask(self, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        """Starts a change; a newer one takes the place of one that is not done."""
+        """Start a change; a newer one takes the place of one that is not done."""
         size, before = Resources.of(desired), self.now.get(cloud_id)
         if before is None:
             raise ProviderMisconfigured(f"simulated: {cloud_id} cannot be resized")

@@ -1,4 +1,4 @@
-"""Holds the options of a simulated run, and the node types that its cloud sells."""
+"""Hold the options of a simulated run, and the node types that its cloud sells."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WORKER_TYPES = (
 
 @dataclass
 class RunOptions:
-    """RunOptions are the config, what the cloud sells, and the durations of one run."""
+    """The config, what the cloud sells, and the durations of one run."""
 
     spec: ClusterSpec
     catalogue: Catalogue
@@ -55,7 +55,7 @@ class RunOptions:
 
 
 def head_type(cpus: int = 0) -> NodeType:
-    """Returns the node type of the head."""
+    """Return the node type of the head."""
     return NodeType(
         name=HEAD_TYPE,
         resources=Resources.of({"CPU": cpus, "memory": 8 * GIB}),
@@ -68,7 +68,7 @@ def head_type(cpus: int = 0) -> NodeType:
 
 
 def catalogue_for(spec: ClusterSpec) -> Catalogue:
-    """Returns a catalogue of everything that the config names, and of all other types."""
+    """Return a catalogue of everything that the config names, and of all other types."""
     types = {t.name: t for t in (*WORKER_TYPES, *spec.node_types)}
     prices = {t.name: t.price_per_hour or 0.0 for t in types.values()}
     prices |= {health_key(t.name, o.name): o.price_per_hour or 0.0 for t in types.values() for o in t.offers}

@@ -1,4 +1,4 @@
-"""Implements the ports of a simulated cluster beside cloud and runtime: spec, drains, installer, resizer."""
+"""Implement the ports of a simulated cluster beside cloud and runtime: spec, drains, installer, resizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muster.sim.cluster.world import World
 
 
 class SimSpec:
-    """A SimSpec implements the SpecSource port."""
+    """Implements the SpecSource port."""
 
     def __init__(
         self, crash_points: CrashPoints, faults: Faults, spec: ClusterSpec, sells: Catalogue
@@ -76,7 +76,7 @@ class SimDrains(Drainer):
         return failures
 
     def begin(self, node: SimNode, deadline_s: float) -> None:
-        """Lets the node take no new work; running work may continue until the deadline."""
+        """Let the node take no new work; running work may continue until the deadline."""
         deadline_at = self._world.time + deadline_s
         earlier = node.drain_deadline_at
         node.drain_deadline_at = deadline_at if earlier is None else min(earlier, deadline_at)
@@ -93,7 +93,7 @@ class SimDrains(Drainer):
 
 
 class SimInstaller(Installer):
-    """A SimInstaller implements the Installer port, idempotent per request id."""
+    """Implements the Installer port, idempotent per request id."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class SimInstaller(Installer):
 
 
 class SimResizer:
-    """A SimResizer implements the NodeResizer port: a node counts another size a moment later."""
+    """Implements the NodeResizer port: a node counts another size a moment later."""
 
     def __init__(self, world: World, crash_points: CrashPoints, faults: Faults, runtime: SimRuntime) -> None:
         self.crash_points = crash_points

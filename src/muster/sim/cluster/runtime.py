@@ -1,4 +1,4 @@
-"""Simulates the runtime: nodes, their work, idle times and pending demand.
+"""Simulate the runtime: nodes, their work, idle times and pending demand.
 
 Schedules by itself (first fit on what is really free); the controller only sees its reports. Implements
 NodeSource; drains are in `build.py`.
@@ -35,7 +35,7 @@ from muster.sim.cluster.world import World
 
 
 class SimRuntime:
-    """A SimRuntime has nodes and work as they truly are, and reports them."""
+    """Has nodes and work as they truly are, and reports them."""
 
     def __init__(
         self, world: World, crash_points: CrashPoints, faults: Faults, dead_kept_s: float = 60.0
@@ -93,7 +93,7 @@ class SimRuntime:
         self.submit_all([(like, duration_s)] * count)
 
     def submit_all(self, works: Iterable[tuple[TaskClass, float]]) -> None:
-        """Submits tasks, each with its duration, at one moment."""
+        """Submit tasks, each with its duration, at one moment."""
         for like, duration_s in works:
             self._enqueue(self._new_task(like, duration_s))
         self.schedule()
@@ -105,30 +105,30 @@ class SimRuntime:
         self.schedule()
 
     def withdraw_gang(self, gang: GangWork) -> None:
-        """Removes a gang, pending or placed; its bundles are free for others."""
+        """Remove a gang, pending or placed; its bundles are free for others."""
         if self.gangs.pop(gang.gang_id, None) is None:
             return
         held_by = [task.node for task in gang.tasks if task.node is not None]
         for task in gang.tasks:
             task.attempt += 1
             if task.node is not None:
-                task.node.give_back(task, self._world.time)
+                task.node.release(task, self._world.time)
         for node in held_by:
             self._end_if_drained(node)
         if held_by:
             self.schedule()
 
     def bundle(self, shape: Resources, selectors: tuple[Selector, ...] = ()) -> Task:
-        """Returns one bundle for a gang about to be submitted."""
+        """Return one bundle for a gang about to be submitted."""
         return self._new_task(TaskClass(shape, selectors), FOREVER)
 
     def withdraw(self, name: str) -> int:
-        """Removes the pending tasks of this name; returns how many there were."""
+        """Remove the pending tasks of this name; return how many there were."""
         gone = [like for like in self.pending if like.name == name]
         return sum(len(self.pending.pop(like)) for like in gone)
 
     def schedule(self) -> None:
-        """Starts whatever has room now: gangs first, then tasks, one class after the other."""
+        """Start whatever has room now: gangs first, then tasks, one class after the other."""
         serving = [node for node in self.nodes.values() if node.serves]
         without_room: set[tuple[TaskClass, int, Strategy]] = set()  # a gang like one of these has none either
         for gang in self.gangs.values():
@@ -183,7 +183,7 @@ class SimRuntime:
         held_by = [member.node for member in members if member.node is not None]
         for member in members:
             if member.node is not None:
-                member.node.give_back(member, self._world.time)
+                member.node.release(member, self._world.time)
             self.finished += 1
         for node in held_by:
             self._end_if_drained(node)
@@ -199,7 +199,7 @@ class SimRuntime:
     def join(
         self, machine: CloudMachine, node_type: NodeType | None, size: Resources = EMPTY
     ) -> SimNode | None:
-        """Registers the machine's node, under a new id each time; None when the machine is gone.
+        """Register the machine's node, under a new id each time; None when the machine is gone.
 
         `size` is that of a machine that was resized.
         """
@@ -220,14 +220,14 @@ class SimRuntime:
         return node
 
     def node_on(self, machine: CloudMachine) -> SimNode | None:
-        """Returns the live node on a machine."""
+        """Return the live node on a machine."""
         return next((n for n in self.nodes.values() if n.machine is machine and n.alive), None)
 
     def live_nodes(self) -> list[SimNode]:
         return [node for node in self.nodes.values() if node.alive]
 
     def kill_node(self, node: SimNode) -> None:
-        """Kills the node; its work is pending again."""
+        """Kill the node; its work is pending again."""
         if not node.alive:
             return
         node.status, node.died_at = NodeStatus.DEAD, self._world.time
@@ -240,7 +240,7 @@ class SimRuntime:
             for member in task.gang.tasks if task.gang else (task,):
                 if member.node is not None:
                     emptied.append(member.node)
-                    member.node.give_back(member, self._world.time)
+                    member.node.release(member, self._world.time)
                 member.attempt += 1
             if task.gang is None:
                 self._enqueue(task)

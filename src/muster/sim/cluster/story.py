@@ -1,4 +1,4 @@
-"""Simulates a calm scripted day of an autoscaled cluster with prices, as data for the terminal.
+"""Simulate a calm scripted day of an autoscaled cluster with prices, as data for the terminal.
 
 What users do is scripted (`Script`); everything the cluster does in answer is read from the controller's
 own plans, records and verdicts (`StoryWriter`), never written in advance.
@@ -41,7 +41,7 @@ _BLOCKED = (Reason.INFEASIBLE, Reason.BLOCKED_BY_TYPE_LIMIT, Reason.BLOCKED_BY_C
 
 @dataclass
 class StoryEvent:
-    """A StoryEvent is one thing that happened; machines are counted by type, so that events can merge."""
+    """One thing that happened; machines are counted by type, so that events can merge."""
 
     who: str  # "users", "cloud" or "muster"
     what: str
@@ -50,13 +50,13 @@ class StoryEvent:
 
 
 class StoryWriter:
-    """A StoryWriter turns decisions into events; a state that lasts is reported once."""
+    """Turns decisions into events; a state that lasts is reported once."""
 
     def __init__(self) -> None:
         self._reported: set[tuple[str, Reason]] = set()
 
     def events(self, cluster: SimulatedCluster) -> Iterator[StoryEvent]:
-        """Yields what this tick learned and decided."""
+        """Yield what this tick learned and decided."""
         plan = cluster.plan
         if plan is None:
             return
@@ -133,7 +133,7 @@ NOTICE_S = 120.0
 
 
 class Script:
-    """A Script schedules the day's events; `take_events()` returns those since the last call."""
+    """Schedules the day's events; `take_events()` returns those since the last call."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -149,7 +149,7 @@ class Script:
         self._at(17, 15, lambda: self._tasks("evening-report", 20, 10, CPU=2))
 
     def take_events(self) -> list[StoryEvent]:
-        """Returns what users and the cloud did since the last call."""
+        """Return what users and the cloud did since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -194,7 +194,7 @@ SAMPLE_S = 15 * MINUTE
 
 @dataclass
 class Moment:
-    """A Moment is an event, and the state of the cluster at that time."""
+    """An event, and the state of the cluster at that time."""
 
     time_s: float  # since midnight
     event: StoryEvent
@@ -205,7 +205,7 @@ class Moment:
 
 @dataclass
 class DayStory:
-    """A DayStory is the whole day."""
+    """The whole day."""
 
     types: tuple[NodeType, ...]  # workers, in the order of the config
     head_price_per_hour: float
@@ -215,7 +215,7 @@ class DayStory:
     bill: float = 0.0
     peak_per_hour: float = 0.0
     peak_at_s: float = 0.0
-    machines_bought: int = 0
+    machines_launched: int = 0
     machines_left: int = 0  # in the evening, the head included
     tasks_finished: int = 0
     median_wait_s: float = 0.0
@@ -225,12 +225,12 @@ class DayStory:
 
     @property
     def at_peak_all_day(self) -> float:
-        """Returns the cost of the busiest minute's machines from opening to closing."""
+        """Return the cost of the busiest minute's machines from opening to closing."""
         return self.peak_per_hour * self.hours
 
 
 def simulate_day(seed: int = 2) -> DayStory:
-    """Simulates the day. The seed changes boot times a little; the script is always the same."""
+    """Simulate the day. The seed changes boot times a little; the script is always the same."""
     options = _options()
     cluster = SimulatedCluster(Seed(seed), options, Faults.none(), world=World(START_OF_DAY + OPENS))
     script, writer = Script(cluster), StoryWriter()
@@ -261,7 +261,7 @@ def _record(story: DayStory, cluster: SimulatedCluster, events: list[StoryEvent]
 
 
 def _add(moments: list[Moment], new: Moment) -> None:
-    """Merges an event with an equal one shortly before, unless users or the cloud acted in between."""
+    """Merge an event with an equal one shortly before, unless users or the cloud acted in between."""
     for old in reversed(moments):
         if new.time_s - old.time_s > TOGETHER_S or old.event.who != "muster" or not new.event.machines:
             break
@@ -276,7 +276,7 @@ def _close(story: DayStory, cluster: SimulatedCluster) -> None:
     waits = sorted(cluster.runtime.waits) or [0.0]
     story.median_wait_s, story.longest_wait_s = waits[len(waits) // 2], waits[-1]
     story.spent, story.bill = cluster.spent(), cluster.cloud.bill()
-    story.machines_bought = len(cluster.cloud.machines) - 1
+    story.machines_launched = len(cluster.cloud.machines) - 1
     story.machines_left = len(cluster.cloud.alive())
     story.tasks_finished = cluster.runtime.finished
 

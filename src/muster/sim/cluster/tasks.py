@@ -1,4 +1,4 @@
-"""Models work on simulated nodes: tasks and gangs, and where a node has room for them."""
+"""Model work on simulated nodes: tasks and gangs, and where a node has room for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOREVER = float("inf")
 
 
 class TaskClass(NamedTuple):
-    """A TaskClass is what makes two tasks equal to a scheduler."""
+    """What makes two tasks equal to a scheduler."""
 
     shape: Resources
     selectors: tuple[Selector, ...] = ()
@@ -24,7 +24,7 @@ class TaskClass(NamedTuple):
 
 @dataclass
 class Task:
-    """A Task is one task, or one bundle of a gang; it starts again from nothing when its node goes."""
+    """One task, or one bundle of a gang; it starts again from nothing when its node goes."""
 
     task_id: int
     like: TaskClass
@@ -36,7 +36,7 @@ class Task:
 
 
 class GangListener(Protocol):
-    """A GangListener is who submitted a gang and runs something in its bundles."""
+    """Who submitted a gang and runs something in its bundles."""
 
     def placed(self) -> None:
         """Every bundle has a node; called while work is being placed, so it must not change that."""
@@ -57,7 +57,7 @@ class GangListener(Protocol):
 
 @dataclass
 class GangWork:
-    """A GangWork has bundles that start together and end together."""
+    """Has bundles that start together and end together."""
 
     gang_id: str
     strategy: Strategy
@@ -72,7 +72,7 @@ class GangWork:
 
 @dataclass
 class SimNode:
-    """A SimNode is a node of the runtime on one machine."""
+    """A node of the runtime on one machine."""
 
     node_id: NodeId
     machine: CloudMachine
@@ -115,7 +115,7 @@ class SimNode:
         if task.gang is not None:
             self.labels[f"_PG_{task.gang.gang_id}"] = ""
 
-    def give_back(self, task: Task, now: float) -> None:
+    def release(self, task: Task, now: float) -> None:
         for name, units in task.like.shape.items():
             self.free[name] += units
         del self.running[task.task_id]
@@ -127,7 +127,7 @@ class SimNode:
 
 
 def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Returns whether a node with these labels satisfies every condition."""
+    """Return whether a node with these labels satisfies every condition."""
     for condition in selector:
         found = labels.get(condition.key) in condition.values
         if found is not (condition.operator is LabelOperator.IN):
@@ -136,7 +136,7 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def spots_for(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
-    """Returns a node for each bundle, all or none: first fit under the gang's strategy."""
+    """Return a node for each bundle, all or none: first fit under the gang's strategy."""
     like, count = gang.tasks[0].like, len(gang.tasks)
     if any(task.like != like for task in gang.tasks):
         return _spots_for_mixed(gang, nodes)
@@ -151,7 +151,7 @@ def spots_for(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
 
 
 def _spots_for_mixed(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
-    """Returns a node for each of unequal bundles, in their order: first fit in what earlier ones leave."""
+    """Return a node for each of unequal bundles, in their order: first fit in what earlier ones leave."""
     candidates = [[node] for node in nodes] if gang.strategy is Strategy.STRICT_PACK else [nodes]
     for allowed in candidates:
         spots = _first_fit(gang, allowed)
@@ -185,7 +185,7 @@ def _how_many(node: SimNode, like: TaskClass, at_most: int) -> int:
 
 
 def listeners_on(node: SimNode) -> Iterator[GangListener]:
-    """Yields who runs something in the gangs of a node, each once."""
+    """Yield who runs something in the gangs of a node, each once."""
     gangs = {task.gang.gang_id: task.gang for task in node.running.values() if task.gang is not None}
     for gang in gangs.values():
         if gang.listener is not None:

@@ -1,7 +1,7 @@
-"""Provides virtual time and the events that happen in it: the `Clock` of a simulated run.
+"""Provide virtual time and the events that happen in it: the `Clock` of a simulated run.
 
 Nothing here reads the machine's clock; ties between events are broken by the order of scheduling. Simulated
-engines plan by an EventQueue: over a clock of its own, or (WorldQueue) among the events of a world.
+engines plan by an EventQueue: over its own clock, or (WorldQueue) among the events of a world.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ START_OF_DAY = 1_767_225_600.0  # a midnight (UTC), so that simulated wall clock
 
 
 class World:
-    """A World is a clock that moves only on request, with a heap of scheduled events."""
+    """A clock that moves only on request, with a heap of scheduled events."""
 
     def __init__(self, wall_start: float = START_OF_DAY) -> None:
         self.time = 0.0  # true seconds since the run began
@@ -37,27 +37,27 @@ class World:
         self.advance(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Sets the wall clock, as an administrator would; true time does not move."""
+        """Set the wall clock, as an administrator would; true time does not move."""
         self.wall_shift += seconds
 
     def after(self, delay_s: float, happen: Action) -> None:
-        """Schedules an event `delay_s` from now."""
+        """Schedule an event `delay_s` from now."""
         self._scheduled += 1
         heapq.heappush(self._heap, (self.time + max(delay_s, 0.0), self._scheduled, happen))
 
     def next_event_s(self) -> float:
-        """Returns the seconds until the next event; infinity when nothing is scheduled."""
+        """Return the seconds until the next event; infinity when nothing is scheduled."""
         return max(0.0, self._heap[0][0] - self.time) if self._heap else inf
 
     def advance(self, seconds: float) -> None:
-        """Passes time and runs everything due at its own moment."""
+        """Pass time and run everything due at its own moment."""
         end = self.time + seconds
         while self.run_next(end):
             pass
         self.time = end
 
     def run_next(self, until: float) -> bool:
-        """Moves to the next event and runs it; False, and no time passes, when none is due by `until`."""
+        """Move to the next event and run it; False, and no time passes, when none is due by `until`."""
         if not self._heap or self._heap[0][0] > until:
             return False
         self.time, _, happen = heapq.heappop(self._heap)
@@ -66,7 +66,7 @@ class World:
 
 
 class MovableClock(Protocol):
-    """A MovableClock is a Clock that can be advanced: ManualClock, World."""
+    """A Clock that can be advanced: ManualClock, World."""
 
     def now(self) -> float: ...
 
@@ -78,17 +78,17 @@ class MovableClock(Protocol):
 
 
 class HasTurns:
-    """HasTurns is a base of what happens in turns: each order and each event begins a new turn."""
+    """A base of what happens in turns: each order and each event begins a new turn."""
 
     turn: int
 
     def is_due(self, turn: int) -> bool:
-        """Returns whether what was planned for `turn` still happens."""
+        """Return whether what was planned for `turn` still happens."""
         return turn == self.turn or (turn == ANY_TURN and self.turn != GONE)
 
 
 class EventQueue:
-    """An EventQueue is a heap of plans over a clock that it moves."""
+    """A heap of plans over a clock that it moves."""
 
     def __init__(self, clock: MovableClock) -> None:
         self._clock = clock
@@ -97,12 +97,12 @@ class EventQueue:
         self.wake_at = inf  # `advance` comes back here at the latest
 
     def plan(self, delay_s: float, who: HasTurns, action: Action) -> None:
-        """Plans the next event of `who`; what was planned before is cancelled."""
+        """Plan the next event of `who`; what was planned before is cancelled."""
         who.turn += 1
         self._push(delay_s, who, who.turn, action)
 
     def plan_anyway(self, delay_s: float, who: HasTurns, action: Action) -> None:
-        """Plans an event that happens unless `who` has ended by then."""
+        """Plan an event that happens unless `who` has ended by then."""
         if delay_s < inf:
             self._push(delay_s, who, ANY_TURN, action)
 
@@ -115,7 +115,7 @@ class EventQueue:
         self._plans.clear()
 
     def advance(self, timeout_s: float) -> None:
-        """Advances to the next plans and runs them; or to `wake_at`.
+        """Advance to the next plans and run them; or to `wake_at`.
 
         With neither, the wait itself passes.
         """
@@ -149,7 +149,7 @@ class EventQueue:
 
 
 class WorldQueue(EventQueue):
-    """A WorldQueue has its plans among the events of a world, next to those of everything else in it."""
+    """Has its plans among the events of a world, next to those of everything else in it."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -168,5 +168,5 @@ class WorldQueue(EventQueue):
 
 
 def quiet() -> None:
-    """Silences the warnings of the controllers, which are expected in a simulation."""
+    """Silence the warnings of the controllers, which are expected in a simulation."""
     logging.getLogger("muster").addHandler(logging.NullHandler())

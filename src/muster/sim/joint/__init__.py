@@ -1,1 +1,1 @@
-"""Runs tuner and autoscaler in one virtual world: the real controllers of both, one clock, one cloud."""
+"""Run tuner and autoscaler in one virtual world: the real controllers of both, one clock, one cloud."""

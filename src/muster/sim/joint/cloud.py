@@ -1,4 +1,4 @@
-"""Simulates the machines' half of a joint world: a cloud with spot pools, its notices, tuners' forecasts.
+"""Simulate the machines' half of a joint world: a cloud with spot pools, its notices, tuners' forecasts.
 
 Spot pools follow recorded series: machines are refused and taken as they say. A pool is one (type, zone).
 When its series falls, the newest machines above the new number are taken within a few minutes, most of them
@@ -31,7 +31,7 @@ KEPT_S = 900.0  # how long a notice is shown after its deadline
 
 @dataclass(frozen=True)
 class SpotSeries:
-    """A SpotSeries is how many machines of a pool could be had, in steps of equal length."""
+    """How many machines of a pool were available, in steps of equal length."""
 
     step_s: float
     runs: tuple[tuple[int, int], ...]  # (machines, steps), in order
@@ -46,7 +46,7 @@ class SpotSeries:
         return self.ends[-1]
 
     def at(self, offset_s: float) -> tuple[int, float]:
-        """Returns the number of machines at this moment, and the seconds until the next run.
+        """Return the number of machines at this moment, and the seconds until the next run.
 
         After its end the series begins again.
         """
@@ -57,7 +57,7 @@ class SpotSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class SpotModel:
-    """A SpotModel is how a falling series becomes the end of machines."""
+    """How a falling series becomes the end of machines."""
 
     taken_within_s: float = 180.0
     notice_s: float = 120.0
@@ -66,22 +66,22 @@ class SpotModel:
 
 @dataclass
 class SpotPool:
-    """A SpotPool is one (type, zone) with its series from a start within it."""
+    """One (type, zone) with its series from a start within it."""
 
     key: str  # as `health_key` writes the type and its spot offer
     series: SpotSeries
     start_s: float
-    machines: int = 0  # that can be had now
+    machines: int = 0  # available now
 
     def update(self, now: float) -> float:
-        """Takes over the number of now; returns the seconds until it may change."""
+        """Take over the number of now; return the seconds until it may change."""
         self.machines, left_s = self.series.at(self.start_s + now)
         return left_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class BootTime:
-    """A BootTime is a lognormal time until a machine runs, and a fixed one until its node serves."""
+    """A lognormal time until a machine runs, and a fixed one until its node serves."""
 
     median_s: float = 90.0
     sigma: float = 0.3
@@ -96,7 +96,7 @@ class BootTime:
 
 
 class PoolCloud(SimCloud):
-    """A PoolCloud sells on demand without limit, and on the spot market what its pools have."""
+    """Sells on demand without limit, and on the spot market what its pools have."""
 
     def __init__(
         self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
@@ -111,7 +111,7 @@ class PoolCloud(SimCloud):
         self._of_spot = draw
 
     def open_pools(self, seed: Seed, pools: Sequence[SpotPool]) -> None:
-        """Lets the pools follow their series from now on."""
+        """Let the pools follow their series from now on."""
         self._pools = {pool.key: pool for pool in pools}
         self._of_spot = seed.derive("sim.spot")
         for pool in pools:
@@ -121,7 +121,7 @@ class PoolCloud(SimCloud):
         return super().draw_boot_s() if self.boot_time is None else self.boot_time.draw(self._draw)
 
     def read_notices(self) -> NoticeReport:
-        """Returns every notice that is not long over."""
+        """Return every notice that is not long over."""
         now = self._world.now()
         over = [key for key, one in self._notices.items() if (one.deadline or now) + KEPT_S < now]
         for key in over:
@@ -138,7 +138,7 @@ class PoolCloud(SimCloud):
         return refused
 
     def _alive_in(self, key: str) -> list[CloudMachine]:
-        """Returns the machines of a pool that have not been announced to go, oldest first."""
+        """Return the machines of a pool that have not been announced to go, oldest first."""
         return [m for m in self.alive() if _pool_key(m) == key and m.cloud_id not in self._going]
 
     def end_shortages(self) -> None:
@@ -184,7 +184,7 @@ def _pool_key(machine: CloudMachine) -> str:
 
 
 class ForecastBoard:
-    """A ForecastBoard implements the ForecastSource port: the newest forecast of each experiment."""
+    """Implements the ForecastSource port: the newest forecast of each experiment."""
 
     def __init__(self) -> None:
         self.newest: dict[str, Forecast] = {}
@@ -207,7 +207,7 @@ class PoolNotices:
 
 
 class JointCluster(SimulatedCluster):
-    """A JointCluster is a SimulatedCluster that tuners use: they place trials and publish forecasts."""
+    """A SimulatedCluster that tuners use: they place trials and publish forecasts."""
 
     cloud_class = PoolCloud
     cloud: PoolCloud
@@ -220,7 +220,7 @@ class JointCluster(SimulatedCluster):
         return replace(super().ports(), notices=PoolNotices(self.cloud), forecasts=self.board)
 
     def note_drivers(self, live: int) -> None:
-        """Reports how many tuners are connected from now on."""
+        """Report how many tuners are connected from now on."""
         before = self.runtime.drivers
         is_fewer = before is not None and live < before.live
         last_end = self.world.now() if is_fewer else (before.last_end if before is not None else 0.0)

@@ -1,4 +1,4 @@
-"""Implements the Engine port on the nodes of a simulated cluster, in the time of its world.
+"""Implement the Engine port on the nodes of a simulated cluster, in the time of its world.
 
 A trial asks for room as a gang, as Ray Tune shows its trials to an autoscaler. Then its process runs at the
 speed of its node, and is lost with it. Called by TrialController; decides nothing.
@@ -54,7 +54,7 @@ SpeedOf = Callable[[str], float]  # node type -> steps per step of the reference
 
 @dataclass(eq=False)
 class TrialPlacement:
-    """A TrialPlacement is one start of a trial, from its request for room to the end of its process."""
+    """One start of a trial, from its request for room to the end of its process."""
 
     command: StartTrial
     curve: Curve
@@ -68,25 +68,25 @@ class TrialPlacement:
 
     @property
     def usd_per_hour(self) -> float:
-        """Returns what its place costs: its share of each of its nodes."""
+        """Return what its place costs: its share of each of its nodes."""
         return sum(node.machine.price_per_hour for node in self.nodes) * self.share
 
     def settle(self, now: float) -> None:
-        """Takes the nodes that the gang got."""
+        """Take the nodes that the gang got."""
         shape = self.gang.tasks[0].like.shape
         self.nodes = [task.node for task in self.gang.tasks if task.node is not None]
         self.share = max(share_of(shape, node.total) for node in self.nodes)
         self.placed_at = self.saved_at = now
 
     def held(self, now: float) -> tuple[float, float]:
-        """Returns the seconds that it has held its share of a node, and their price in $."""
+        """Return the seconds that it has held its share of a node, and their price in $."""
         held_s = now - self.placed_at if self.nodes else 0.0
         return held_s * self.share, self.usd_per_hour * held_s / HOUR_S
 
 
 @dataclass
 class TrialWork:
-    """A TrialWork sums up what trials did on nodes, in seconds of their share of a node."""
+    """Sums up what trials did on nodes, in seconds of their share of a node."""
 
     held_s: float = 0.0  # from a place on a node to its end
     held_usd: float = 0.0  # what these places cost, by what the cloud charges for the nodes
@@ -116,7 +116,7 @@ class TrialWork:
 
 
 class LingeringPlace:
-    """A LingeringPlace is a place that no trial has taken over yet; it goes with its node."""
+    """A place that no trial has taken over yet; it goes with its node."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self.end = end
@@ -133,7 +133,7 @@ class LingeringPlace:
 
 
 class JointEngine(SimulatedEngine):
-    """A JointEngine runs the trials of one experiment on the nodes of a cluster; several may share one.
+    """Runs the trials of one experiment on the nodes of a cluster; several may share one.
 
     Args:
         cluster: Where the trials run.
@@ -158,7 +158,7 @@ class JointEngine(SimulatedEngine):
         super().__init__(cluster.world, {}, curve, costs=costs)
         self.timeline = WorldQueue(cluster.world)
         self.work = TrialWork()
-        self.is_priced = False  # whether trials are told what their places cost, as a monitor tells them
+        self.is_priced = False  # whether trials know what their places cost, as from a monitor
         self._runtime, self._world, self._name = cluster.runtime, cluster.world, name
         self._speed_of, self._is_woken = speed_of, False
         self._limit: Resources | None = None  # what the cluster may become, where that is known
@@ -172,7 +172,7 @@ class JointEngine(SimulatedEngine):
     # -- capacity: what the cluster has, or may become ---------------------------------------------
 
     def capacity(self) -> Mapping[str, float]:
-        """Returns what the nodes of now have in all, or where that is known, what they may become."""
+        """Return what the nodes of now have in all, or where that is known, what they may become."""
         total = EMPTY
         for node in self._runtime.live_nodes():
             total = total.plus(node.total)
@@ -180,12 +180,12 @@ class JointEngine(SimulatedEngine):
         return {name: max(most.get(name, 0.0), has) for name, has in {**most, **total.to_floats()}.items()}
 
     def bound(self, limit: Resources) -> None:
-        """Sets what the cluster may become: no more is asked for than that holds, as on Ray."""
+        """Set what the cluster may become: no more is asked for than that holds, as on Ray."""
         self._limit = limit
         self._report_capacity()
 
     def note_capacity(self) -> None:
-        """Reports what the nodes of now have, when that has changed; called after every tick."""
+        """Report what the nodes of now have, when that has changed; called after every tick."""
         now = Resources.of(self.capacity())
         if now != self._known:
             self._known = now
@@ -205,7 +205,7 @@ class JointEngine(SimulatedEngine):
         return events
 
     def wake(self) -> None:
-        """Has the tuner look at its clock, although nothing has happened."""
+        """Have the tuner look at its clock, although nothing has happened."""
         self._is_woken = True
 
     @property
@@ -214,7 +214,7 @@ class JointEngine(SimulatedEngine):
 
     @property
     def is_idle(self) -> bool:
-        """Returns whether nothing waits for a node, runs or is to be handled."""
+        """Return whether nothing waits for a node, runs or is to be handled."""
         return not (self._ready or self._placements)
 
     def worker_s(self, workers: int) -> float:
@@ -222,21 +222,21 @@ class JointEngine(SimulatedEngine):
         return self.work.held_s + sum(one.held(now)[0] for one in self._placements.values())
 
     def held_usd(self) -> float:
-        """Returns what the places of trials have cost so far, by the cloud's prices and the true time."""
+        """Return what the places of trials have cost so far, by the cloud's prices and the true time."""
         now = self._world.time
         return self.work.held_usd + sum(one.held(now)[1] for one in self._placements.values())
 
     def placements(self) -> Collection[TrialPlacement]:
-        """Returns every start of a trial that waits for a node or has one."""
+        """Return every start of a trial that waits for a node or has one."""
         return self._placements.values()
 
     def node_of(self, trial_id: str) -> NodeId | None:
-        """Returns the node that holds a trial, the first one of several."""
+        """Return the node that holds a trial, the first one of several."""
         placement = self._placements.get(trial_id)
         return placement.nodes[0].node_id if placement is not None and placement.nodes else None
 
     def unsaved_s(self, trial_id: str) -> float:
-        """Returns the seconds of work since the trial's newest checkpoint."""
+        """Return the seconds of work since the trial's newest checkpoint."""
         placement = self._placements.get(trial_id)
         return self._world.time - placement.saved_at if placement is not None and placement.nodes else 0.0
 
@@ -261,7 +261,7 @@ class JointEngine(SimulatedEngine):
             self._request(replace(command, may_reuse=False), curve)
 
     def _request(self, command: StartTrial, curve: Curve) -> None:
-        """Asks for room. Bundles that differ are asked for as one, because nodes place equal ones only."""
+        """Ask for room. Bundles that differ are asked for as one, because nodes place equal ones only."""
         self._gangs += 1
         shapes = [Resources.of(bundle) for bundle in command.resources.bundles]
         if len(set(shapes)) > 1:
@@ -275,7 +275,7 @@ class JointEngine(SimulatedEngine):
         self._runtime.submit_gang(gang)
 
     def _place(self, placement: TrialPlacement) -> None:
-        """Starts the process of a trial that has its place."""
+        """Start the process of a trial that has its place."""
         placement.settle(self._world.time)
         self.work.add_place(placement)
         if self.is_priced:
@@ -284,7 +284,7 @@ class JointEngine(SimulatedEngine):
         self._start(placement.command, placement.curve)
 
     def _take_room(self, command: StartTrial) -> None:
-        """Does nothing: the gang holds it already."""
+        """Do nothing: the gang holds it already."""
 
     def _start_s(self, process: SimulatedProcess, is_reused: bool) -> float:
         """The first trials on a node find nothing loaded."""
@@ -311,7 +311,7 @@ class JointEngine(SimulatedEngine):
         return super()._checkpoint(process)
 
     def _continue(self, process: SimulatedProcess) -> None:
-        """Continues, unless its node will go: then a trial saves, if there is time for it, and leaves."""
+        """Continue, unless its node will go: then a trial saves, if there is time for it, and leaves."""
         placement, now = self._placements[process.trial_id], self._world.time
         is_saved = placement.saved_at == now
         can_save = bool(process.iteration) and now + self._costs.save_s <= placement.deadline_at
@@ -332,14 +332,14 @@ class JointEngine(SimulatedEngine):
     # -- losing the node ---------------------------------------------------------------------------
 
     def _drain(self, placement: TrialPlacement, deadline_at: float) -> None:
-        """Takes a trial off a node that will go, where it has nothing to lose; others save first."""
+        """Take a trial off a node that will go, where it has nothing to lose; others save first."""
         placement.deadline_at = deadline_at
         process = self._processes.get(placement.command.trial_id)
         if process is not None and not placement.has_begun:
             self._leave(process, PREEMPTED)
 
     def _freeze(self, placement: TrialPlacement) -> None:
-        """Stops a process whose machine is gone; that is noticed later."""
+        """Stop a process whose machine is gone; that is noticed later."""
         process = self._processes.get(placement.command.trial_id)
         if process is not None and not process.is_lost:
             process.is_lost = True
@@ -347,7 +347,7 @@ class JointEngine(SimulatedEngine):
             self.work.add_loss(placement, self._world.time)
 
     def _lose(self, placement: TrialPlacement, node: SimNode) -> None:
-        """Ends the process of a trial whose node is dead."""
+        """End the process of a trial whose node is dead."""
         process = self._processes.get(placement.command.trial_id)
         if process is None:
             return
@@ -373,7 +373,7 @@ class JointEngine(SimulatedEngine):
             self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
 
     def _release(self, placement: TrialPlacement, *, keeps_place: bool = True) -> None:
-        """Gives a place back at once where another trial waits for it, else after a while."""
+        """Give a place back at once where another trial waits for it, else after a while."""
         del self._placements[placement.command.trial_id]
         self.work.add_held(placement, self._world.time)
         gang, linger_s = placement.gang, self._costs.linger_s
@@ -388,7 +388,7 @@ class JointEngine(SimulatedEngine):
         self._world.after(linger_s, place.end)
 
     def end_lingering(self) -> None:
-        """Gives back every place that no trial holds."""
+        """Release every place that no trial holds."""
         ended, self._lingering = self._lingering, []
         for place in ended:
             place.end()

@@ -1,4 +1,4 @@
-"""Runs experiments and the autoscaler that serves them to their common end, event by event.
+"""Run experiments and the autoscaler that serves them to their common end, event by event.
 
 The composition root of the joint simulation, for benchmarks and quotes. Both halves are the real ones:
 TrialController with schedulers and searchers, ClusterController with reconciler and planner.
@@ -28,7 +28,7 @@ class StuckWorld(TuneError):
 
 @dataclass
 class JointResult:
-    """A JointResult is what the machines cost, how long it took, and what came of it."""
+    """What the machines cost, how long it took, and what came of it."""
 
     cost: float = 0.0  # $ of all machines, the head's until the last experiment ended
     end_s: float = 0.0  # when the last experiment ended
@@ -43,12 +43,12 @@ class JointResult:
 
     @property
     def lost_share(self) -> float:
-        """Returns the part of the node-seconds that was repeated."""
+        """Return the part of the node-seconds that was repeated."""
         return self.repeated_s / self.node_s if self.node_s else 0.0
 
 
 class JointRun:
-    """A JointRun runs until every experiment is over and its machines are gone."""
+    """Runs until every experiment is over and its machines are gone."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class JointRun:
         return not self._waiting and self.group.is_over
 
     def run(self, limit_s: float = LONGEST_S) -> JointResult:
-        """Runs to the end; StuckWorld when an experiment has not ended by `limit_s`."""
+        """Run to the end; StuckWorld when an experiment has not ended by `limit_s`."""
         while not self.is_over:
             self.step(limit_s)
         end_s = max((tuner.ended_at or 0.0 for tuner in self.tuners), default=0.0)
@@ -91,7 +91,7 @@ class JointRun:
         return self._result(end_s)
 
     def step(self, limit_s: float = LONGEST_S) -> None:
-        """Runs the next event of the world, and what the tuners do about it."""
+        """Run the next event of the world, and what the tuners do about it."""
         if not self.world.run_next(limit_s):
             raise StuckWorld(self._stuck(limit_s))
         self.group.handle_news()
@@ -116,13 +116,13 @@ class JointRun:
         self._tick_in(pause_s)
 
     def _tick_in(self, seconds: float) -> None:
-        """Plans the next tick; one that was planned before does not happen."""
+        """Plan the next tick; one that was planned before does not happen."""
         self._ticks, self._due = self._ticks + 1, self.world.time + seconds
         number = self._ticks
         self.world.after(seconds, lambda: self._tick() if number == self._ticks else None)
 
     def _tick_early(self) -> None:
-        """Brings the next tick forward when demand, nodes or places have changed, as a monitor does."""
+        """Bring the next tick forward when demand, nodes or places have changed, as a monitor does."""
         if self._interval is not None and self._due > self._soonest and self._urgent_now() != self._urgent:
             self._tick_in(max(0.0, self._soonest - self.world.time))
             self._soonest = self._due  # once, however the sum was rounded

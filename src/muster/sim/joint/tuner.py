@@ -1,4 +1,4 @@
-"""Runs the tuners of a joint world: the real TrialController with schedulers and searchers, on its nodes."""
+"""Run the tuners of a joint world: the real TrialController with schedulers and searchers, on its nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from muster.tune.execution.forecasts import input_of
 
 @dataclass(frozen=True, kw_only=True)
 class JointExperiment:
-    """A JointExperiment is an experiment, and when it starts in the world.
+    """An experiment, and when it starts in the world.
 
     A deadline among its limits is in seconds from then, as a user gives it.
     """
@@ -36,13 +36,13 @@ class JointExperiment:
 
 
 def limit_of(spec: ClusterSpec) -> Resources:
-    """Returns how large the cluster may become, as its monitor tells drivers."""
+    """Return how large the cluster may become, as its monitor tells drivers."""
     names = dict.fromkeys(name for known in spec.node_types for name in known.resources)
     return Resources({name: spec.most_of(name) for name in names})
 
 
 class JointTuner:
-    """A JointTuner is the tuner's half of one experiment."""
+    """The tuner's half of one experiment."""
 
     engine_class: ClassVar[type[JointEngine]] = JointEngine
     run_class: ClassVar[type[SimulatedRun]] = SimulatedRun
@@ -71,7 +71,7 @@ class JointTuner:
         return math.nan if found is None else found.value
 
     def step(self) -> None:
-        """Handles everything that is ready, until nothing follows from it."""
+        """Handle everything that is ready, until nothing follows from it."""
         facts = self.run.state.facts
         while self.ended_at is None:
             before = facts.count
@@ -83,7 +83,7 @@ class JointTuner:
                 return
 
     def _wake_for_limits(self) -> None:
-        """Has the world come back when the limits are to be looked at, unless it will come back sooner."""
+        """Have the world come back when the limits are to be looked at, unless it will come back sooner."""
         now = self.run.clock.now()
         at = self.run.state.wake_at(now) - now + self._world.time
         if math.isfinite(at) and not self._world.time < self._wakes_at <= at:
@@ -111,7 +111,7 @@ class JointTuner:
 
 
 class TunerGroup:
-    """A TunerGroup is the tuners of one world, each handled when something has happened to it."""
+    """The tuners of one world, each handled when something has happened to it."""
 
     tuner_class: ClassVar[type[JointTuner]] = JointTuner
 
@@ -130,7 +130,7 @@ class TunerGroup:
         return all(tuner.ended_at is not None for tuner in self.tuners)
 
     def begin(self, asked: JointExperiment) -> None:
-        """Starts a tuner, whose forecast is there before a tick sees its trials."""
+        """Start a tuner, whose forecast is there before a tick sees its trials."""
         tuner = self.tuner_class(self._cluster, asked, self._speed_of, self._new_store())
         self.tuners.append(tuner)
         self._note_drivers()

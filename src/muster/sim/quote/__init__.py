@@ -1,1 +1,1 @@
-"""Answers what an experiment will cost before it is run."""
+"""Answer what an experiment will cost before it is run."""

@@ -1,4 +1,4 @@
-"""Learns from a few minutes of real trials how long steps take and how curves go on, for simulated trials.
+"""Learn from a few minutes of real trials how long steps take and how curves continue, for simulated trials.
 
 A simulated trial does what the recorded trial with the nearest config did; where that one failed, it ends.
 Beyond the record its metric continues as `extrapolation` says. Each simulation draws the pace again
@@ -30,7 +30,7 @@ _FEWEST_ROWS = 3  # to fit a curve to, and of trials to judge their neighbours b
 
 
 class StepPace(Struct, frozen=True, kw_only=True):
-    """A StepPace is how long one step takes: a median over trials, and their spread (of logarithms)."""
+    """How long one step takes: a median over trials, and their spread (of logarithms)."""
 
     step_s: float
     sigma: float = 0.0
@@ -39,13 +39,13 @@ class StepPace(Struct, frozen=True, kw_only=True):
 
     @property
     def uncertainty(self) -> float:
-        """Returns how far the true median may be off, as the standard deviation of a logarithm."""
+        """Return how far the true median may be off, as the standard deviation of a logarithm."""
         sigma = self.sigma if self.unexplained is None else min(self.sigma, self.unexplained)
         return sigma / math.sqrt(self.trials) if self.trials > 1 else max(self.sigma, 0.1)
 
 
 def pace_of(trials: Sequence[RecordedTrial]) -> StepPace:
-    """Returns the pace of recorded trials; the first step of each counts only where there is no other."""
+    """Return the pace of recorded trials; the first step of each counts only where there is no other."""
     trials = [trial for trial in trials if trial.seconds]
     known = [_log_step(trial) for trial in trials]
     if not known:
@@ -64,7 +64,7 @@ def _log_step(trial: RecordedTrial) -> float:
 
 
 def _unexplained(trials: Sequence[RecordedTrial]) -> float | None:
-    """Returns how well the nearest config tells the pace of a trial, each left out once.
+    """Return how well the nearest config tells the pace of a trial, each left out once.
 
     Two trials that are alike differ by the square root of two of what one of them deviates by.
     """
@@ -78,7 +78,7 @@ def _unexplained(trials: Sequence[RecordedTrial]) -> float | None:
 
 
 class LearnedCurve(Curve):
-    """A LearnedCurve is what simulated trials do, in one start of a simulation."""
+    """What simulated trials do, in one start of a simulation."""
 
     def __init__(self, recorded: RecordedCurve, metric: str, most_steps: int | None, seed: Seed) -> None:
         self._recorded, self._metric, self._most_steps = recorded, metric, most_steps
@@ -105,7 +105,7 @@ class LearnedCurve(Curve):
 
 
 def extrapolation(values: Sequence[Any]) -> Callable[[int], float]:
-    """Returns how values go on from their last one: along a + b / sqrt(t), no further than they slow down.
+    """Return how values continue from their last one: along a + b / sqrt(t), no further than they slow down.
 
     The changes in two equal spans are continued as a geometric series: less than a curve with a floor has
     left, whether it approaches the floor by a power of t or faster.
@@ -124,7 +124,7 @@ def extrapolation(values: Sequence[Any]) -> Callable[[int], float]:
 
 
 def fitted(values: Sequence[Any]) -> tuple[float, float]:
-    """Returns a and b of a + b / sqrt(t) by least squares; of too few values the last one stays."""
+    """Return a and b of a + b / sqrt(t) by least squares; of too few values the last one stays."""
     points = [(1.0 / math.sqrt(t), float(v)) for t, v in enumerate(values, 1) if is_number(v)]
     if not points:
         return math.nan, 0.0
@@ -137,7 +137,7 @@ def fitted(values: Sequence[Any]) -> tuple[float, float]:
 
 
 class GivenCurve(Curve):
-    """A GivenCurve is for a user who knows how long steps take: curves of a common kind, by config."""
+    """For a user who knows how long steps take: curves of a common kind, by config."""
 
     def __init__(self, pace: StepPace, metric: str, mode: str, most_steps: int | None, seed: Seed) -> None:
         self._pace, self._metric, self._most_steps, self._seed = pace, metric, most_steps, seed
@@ -159,14 +159,14 @@ class GivenCurve(Curve):
 
 
 class TrialStarts(Struct, frozen=True, kw_only=True):
-    """A TrialStarts is how long the trials of an experiment took from their places to their first steps."""
+    """How long the trials of an experiment took from their places to their first steps."""
 
     start_s: float
     first_s: float = 0.0  # more for the first on a new node
 
 
 def starts_of(place: Path, nodes: Sequence[tuple[float, float]] = ()) -> TrialStarts:
-    """Reads it from the directory of an experiment; a ConfigError where that is not known.
+    """Read it from the directory of an experiment; a ConfigError where that is not known.
 
     Places are alike, and as long as trials wait, the next one to start takes the place of the first to end:
     the time in between is how long it took to end the one and to start the other.
@@ -197,7 +197,7 @@ def starts_of(place: Path, nodes: Sequence[tuple[float, float]] = ()) -> TrialSt
 
 
 def _span(file: Path) -> tuple[float, float]:
-    """Returns when the first step of a trial began, and when its last one ended."""
+    """Return when the first step of a trial began, and when its last one ended."""
     try:
         rows = parse_json_lines(read_regular(file).decode())
         end = float(rows[-1]["timestamp"])
@@ -209,7 +209,7 @@ def _span(file: Path) -> tuple[float, float]:
 
 
 class StepTimings(Struct, frozen=True, kw_only=True):
-    """A StepTimings is what the trials of a quote follow, and what was measured for it."""
+    """What the trials of a quote follow, and what was measured for it."""
 
     make_curve: MakeCurve
     pace: StepPace

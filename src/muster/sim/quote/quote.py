@@ -41,7 +41,7 @@ AS_ASKED = "as it is"
 
 
 class Quote(Struct, frozen=True, kw_only=True):
-    """A Quote is what an experiment will cost, and how long it will take, in several variants."""
+    """What an experiment will cost, and how long it will take, in several variants."""
 
     lines: tuple[QuoteLine, ...]
     step_s: float
@@ -51,7 +51,7 @@ class Quote(Struct, frozen=True, kw_only=True):
     failed: int = 0  # of the trials that were run for it
 
     def __str__(self) -> str:
-        """Returns one sentence for each variant, the experiment as it is first."""
+        """Return one sentence for each variant, the experiment as it is first."""
         first = self.lines[0]
         half = (first.cost_high - first.cost_low) / 2.0
         parts = [f"${first.cost:.2f} ± {half:.2f}, {first.hours:.1f} h"]
@@ -67,7 +67,7 @@ def assumptions_of(
     history: Path | None = None,
     like: Path | None = None,
 ) -> Assumptions:
-    """Returns what to assume, with what a user knows of the cluster in place of the defaults.
+    """Return what to assume, with what a user knows of the cluster in place of the defaults.
 
     Args:
         starts: How often each variant is simulated.
@@ -126,7 +126,7 @@ def quote(
     assumed: Assumptions | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Quote:
-    """Returns the quote of an experiment on a cluster.
+    """Return the quote of an experiment on a cluster.
 
     Args:
         asked: The experiment.
@@ -134,7 +134,7 @@ def quote(
         minutes: How long real trials are run on this computer.
         step_s: The seconds that one step takes; given, nothing is run.
         assumed: What neither the trials nor the cluster file say.
-        progress: Is told what is done.
+        progress: Called with what is done.
     """
     if asked.tune.num_samples < 1:
         raise ConfigError("an experiment without an end has no price: give TuneConfig(num_samples=...)")
@@ -177,7 +177,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _most_steps(asked: ExperimentSpec, template: TrialTemplate, recorded: int | None) -> int:
-    """Returns after how many steps a trial is over: by its criteria, its scheduler, or as it was seen."""
+    """Return after how many steps a trial is over: by its criteria, its scheduler, or as it was seen."""
     given = template.stopping_criterion.get("training_iteration")
     parameters = getattr(asked.tune.scheduler, "_parameters", None)
     longest = getattr(parameters, "max_t", None) or getattr(asked.tune.scheduler, "_max_t", None)
@@ -210,7 +210,7 @@ def _objective(tune: TuneConfig) -> tuple[str, str]:
 def _run(
     asked: ExperimentSpec, template: TrialTemplate, minutes: float, progress: Callable[[str], None]
 ) -> StepTimings:
-    """Runs the experiment for a few minutes on this computer, as it would begin; keeps nothing of it."""
+    """Run the experiment for a few minutes on this computer, as it would begin; keeps nothing of it."""
     progress(f"running trials for at most {minutes:g} min to see how long a step takes")
     counter = _StepCounter(progress)
     with tempfile.TemporaryDirectory(prefix="muster-quote-") as place:
@@ -241,7 +241,7 @@ class _StepCounter(Callback):
         self.failed[trial.trial_id] = RecordedTrial(trial.trial_id, trial.config, (), (), has_failed=True)
 
     def mark_failed(self, trials: Iterable[RecordedTrial]) -> RecordedCurve:
-        """Returns the record, with those that failed before their first result."""
+        """Return the record, with those that failed before their first result."""
         seen = {one.trial_id: replace(one, has_failed=one.trial_id in self.failed) for one in trials}
         return RecordedCurve(list({**self.failed, **seen}.values()))
 
@@ -254,7 +254,7 @@ class _StepCounter(Callback):
 
 
 def _fit(asked: ExperimentSpec, minutes: float, place: Path, counter: _StepCounter) -> set[str]:
-    """Returns the trials whose own code ended them well."""
+    """Return the trials whose own code ended them well."""
     from muster.tune.tuner import Tuner
 
     tune = copy(asked.tune)
@@ -271,7 +271,7 @@ def _fit(asked: ExperimentSpec, minutes: float, place: Path, counter: _StepCount
 
 
 def variants(tune: TuneConfig, spec: ClusterSpec) -> list[QuoteVariant]:
-    """Returns the experiment as it is, and what could be changed to pay less or to wait less."""
+    """Return the experiment as it is, and what could be changed to pay less or to wait less."""
     found = [QuoteVariant(name=AS_ASKED, change="", spec=spec, tune=tune)]
     markets = {offer.market for known in spec.node_types for offer in known.offers}
     if {"spot", "on-demand"} <= markets:
@@ -302,7 +302,7 @@ def _market(spec: ClusterSpec, tune: TuneConfig, market: str) -> QuoteVariant:
 
 
 def _other_eta(tune: TuneConfig) -> TuneConfig | None:
-    """Returns the same search with another reduction factor; None where the scheduler has none."""
+    """Return the same search with another reduction factor; None where the scheduler has none."""
     from muster.tune.schedulers import AsyncHyperBandScheduler
 
     scheduler: Any = tune.scheduler

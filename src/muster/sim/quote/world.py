@@ -1,4 +1,4 @@
-"""Runs an experiment in one variant of a cluster, in virtual time, for several starts: a line of a quote."""
+"""Run an experiment in one variant of a cluster, in virtual time, for several starts: a line of a quote."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SPANS = 200
 
 
 class Assumptions(Struct, frozen=True, kw_only=True):
-    """Assumptions are what neither the trials nor the cluster file say."""
+    """What neither the trials nor the cluster file say."""
 
     boot: BootTime = BootTime()
     request_s: float = 1.0  # from the call that buys a machine to the machine
@@ -51,7 +51,7 @@ class Assumptions(Struct, frozen=True, kw_only=True):
 
 
 class QuoteVariant(Struct, frozen=True, kw_only=True):
-    """A QuoteVariant is one line of a quote: a change of the cluster or of the search."""
+    """One line of a quote: a change of the cluster or of the search."""
 
     name: str
     change: str  # what to write to get it; "" for the experiment as it is
@@ -60,7 +60,7 @@ class QuoteVariant(Struct, frozen=True, kw_only=True):
 
 
 class QuoteLine(Struct, frozen=True, kw_only=True):
-    """A QuoteLine is the answer for one variant; nine of ten runs are expected within the intervals."""
+    """The answer for one variant; nine of ten runs are expected within the intervals."""
 
     name: str
     change: str
@@ -82,7 +82,7 @@ def line_of(
     assumed: Assumptions,
     on_start: Callable[[int], None] = lambda number: None,
 ) -> QuoteLine:
-    """Simulates every start of one variant; `on_start` is called before each."""
+    """Simulate every start of one variant; `on_start` is called before each."""
     results = []
     for start in range(assumed.starts):
         on_start(start)
@@ -106,7 +106,7 @@ def line_of(
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:
-    """Returns where nine of ten further values are expected, if their logarithms are normal.
+    """Return where nine of ten further values are expected, if their logarithms are normal.
 
     The outermost of ten values would hold eight of ten further ones at best: a spread that so few values show
     is itself uncertain, and Student's t has that in it. Of fewer than five values it makes no sense; then it
@@ -190,14 +190,14 @@ def _pools(spec: ClusterSpec, assumed: Assumptions, seed: Seed) -> list[SpotPool
 
 
 def size_of(template: TrialTemplate) -> PlacementGroupFactory:
-    """Returns what a trial needs; a ConfigError where that depends on its config."""
+    """Return what a trial needs; a ConfigError where that depends on its config."""
     if not isinstance(template.resources, PlacementGroupFactory):
         raise ConfigError("trials whose resources depend on their config cannot be quoted: give one size")
     return template.resources
 
 
 def checked_spec(spec: ClusterSpec, template: TrialTemplate) -> ClusterSpec:
-    """Returns the spec; a ConfigError names a type without a price, or trials that fit nowhere."""
+    """Return the spec; a ConfigError names a type without a price, or trials that fit nowhere."""
     workers = [
         known for known in spec.node_types if known.max_nodes > 0 and known.name != spec.head_node_type
     ]

@@ -1,1 +1,1 @@
-"""Runs experiments in virtual time: trials are functions of a config and an iteration."""
+"""Run experiments in virtual time: trials are functions of a config and an iteration."""

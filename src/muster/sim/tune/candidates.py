@@ -1,4 +1,4 @@
-"""Creates schedulers and searchers by short names, with equal settings for a problem.
+"""Create schedulers and searchers by short names, with equal settings for a problem.
 
 Used by benchmarks, crash tests and `muster sim tune --scheduler`. One that is not installed raises
 `NotInstalled` with the reason, so that a comparison can leave it out and report that.
@@ -21,7 +21,7 @@ class NotInstalled(TuneError):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateSettings:
-    """CandidateSettings are what every candidate is set up with."""
+    """What every candidate is set up with."""
 
     max_t: int = 81
     eta: float | None = 3  # None: each scheduler's own default
@@ -31,14 +31,14 @@ class CandidateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A Candidate is one scheduler; `parameters` returns its defaults, and a user's own override them."""
+    """One scheduler; `parameters` returns its defaults, and a user's own override them."""
 
     kind: str  # the class
     parameters: Callable[[CandidateSettings], dict[str, Any]]
     needs_no_searcher: bool = False  # it changes configs itself and refuses trials of a searcher
 
     def make(self, settings: CandidateSettings, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - a scheduler
-        """Creates the scheduler."""
+        """Create the scheduler."""
         kind = getattr(importlib.import_module("muster.tune.schedulers"), self.kind)
         taken = inspect.signature(kind).parameters
         own = {name: value for name, value in self.parameters(settings).items() if name in taken}
@@ -103,7 +103,7 @@ SCHEDULERS: dict[str, Candidate] = {
 
 
 def make_searcher(name: str, seed: int) -> Any:  # noqa: ANN401 - a Searcher, a SearchAlgorithm, or None: random
-    """Creates a searcher; None for "random": the experiment then has its own variant generator."""
+    """Create a searcher; None for "random": the experiment then has its own variant generator."""
     if name == "random":
         return None
     from muster.tune.search import create_searcher

@@ -1,4 +1,4 @@
-"""Implements the Engine port in virtual time: no process, no thread, no sleep; same seed, same run.
+"""Implement the Engine port in virtual time: no process, no thread, no sleep; same seed, same run.
 
 Called by TrialController like any engine. Moves the given clock and decides nothing about trials.
 """
@@ -45,7 +45,7 @@ from muster.trials.spend import share_of
 
 
 class WorkerCapacity:
-    """A WorkerCapacity counts resources exactly; `busy_s` is the integral of the share in use."""
+    """Counts resources exactly; `busy_s` is the integral of the share in use."""
 
     def __init__(self, capacity: Mapping[str, float], monotonic: Callable[[], float]) -> None:
         self.whole = Resources.of(capacity)
@@ -58,7 +58,7 @@ class WorkerCapacity:
 
     @property
     def busy_s(self) -> float:
-        """Returns the seconds of the whole capacity that trials have held so far."""
+        """Return the seconds of the whole capacity that trials have held so far."""
         return self._counted_s + self._share * (self._monotonic() - self._counted_at)
 
     def needs(self, resources: PlacementGroupFactory) -> Resources:
@@ -78,7 +78,7 @@ class WorkerCapacity:
         self._free = self._free.minus(needs)
         self._use(share)
 
-    def give_back(self, resources: PlacementGroupFactory) -> None:
+    def release(self, resources: PlacementGroupFactory) -> None:
         needs, share = self._size(resources)
         self._free = self._free.plus(needs)
         self._use(-share)
@@ -88,7 +88,7 @@ class WorkerCapacity:
         self._share += share
 
     def _size(self, resources: PlacementGroupFactory) -> tuple[Resources, float]:
-        """Returns the needed resources, and their largest share of the capacity."""
+        """Return the needed resources, and their largest share of the capacity."""
         if resources not in self._sizes:
             needs = Resources.of(resources.required_resources)
             self._sizes[resources] = (needs, share_of(needs, self.whole))
@@ -96,7 +96,7 @@ class WorkerCapacity:
 
 
 class SimulatedEngine(Engine):
-    """A SimulatedEngine runs trials as `(config, iteration) -> metrics` functions that take virtual time.
+    """Runs trials as `(config, iteration) -> metrics` functions that take virtual time.
 
     Args:
         clock: Moved by `poll`.
@@ -140,12 +140,12 @@ class SimulatedEngine(Engine):
         return self._clock
 
     def worker_s(self, workers: int) -> float:
-        """Returns the seconds that trials have held one of so many equal workers, summed up."""
+        """Return the seconds that trials have held one of so many equal workers, summed up."""
         return self.worker_capacity.busy_s * workers
 
     @property
     def is_idle(self) -> bool:
-        """Returns whether `poll` can return nothing more unless something is submitted."""
+        """Return whether `poll` can return nothing more unless something is submitted."""
         return not self._ready and self.timeline.is_empty
 
     def submit(self, command: EngineCommand) -> None:
@@ -201,7 +201,7 @@ class SimulatedEngine(Engine):
         self.worker_capacity.take(command.resources)
 
     def _give_room_back(self, command: StartTrial) -> None:
-        self.worker_capacity.give_back(command.resources)
+        self.worker_capacity.release(command.resources)
 
     def _curve_of(self, command: StartTrial) -> Curve | None:
         return self._curve if self._curves is None else self._curves.get(command.trainable_name)
@@ -230,7 +230,7 @@ class SimulatedEngine(Engine):
         return SimulatedProcess(command, curve, pid)
 
     def _start_s(self, process: SimulatedProcess, is_reused: bool) -> float:
-        """Returns how long a process takes until it iterates."""
+        """Return how long a process takes until it iterates."""
         start_s = self._costs.reuse_s if is_reused else self._costs.start_s
         return start_s + (self._costs.restore_s if process.command.checkpoint is not None else 0.0)
 
@@ -247,7 +247,7 @@ class SimulatedEngine(Engine):
         self._continue(process)
 
     def _plan_the_end(self, process: SimulatedProcess) -> None:
-        """Plans what happens whatever the trial is doing: its time limit."""
+        """Plan what happens whatever the trial is doing: its time limit."""
         limit_s = process.command.time_limit_s
         if limit_s is not None:
             message = f"ran longer than its limit of {limit_s:g} s"
@@ -270,7 +270,7 @@ class SimulatedEngine(Engine):
         self.timeline.plan(seconds, process, lambda: self._reported(process, seconds))
 
     def _seconds(self, process: SimulatedProcess) -> float:
-        """Returns how long the next iteration takes where the process runs."""
+        """Return how long the next iteration takes where the process runs."""
         return process.seconds()
 
     def _reported(self, process: SimulatedProcess, seconds: float, *, saves: bool = False) -> None:
@@ -289,7 +289,7 @@ class SimulatedEngine(Engine):
         self._ready.append(TrialReported(trial_id=process.trial_id, at=now, result=result, checkpoint=ref))
 
     def _checkpoint(self, process: SimulatedProcess) -> CheckpointRef | None:
-        """Makes a checkpoint; None when that fails."""
+        """Make a checkpoint; None when that fails."""
         return process.checkpoint()
 
     def _saved(self, process: SimulatedProcess) -> None:
@@ -310,7 +310,7 @@ class SimulatedEngine(Engine):
         self.timeline.plan(delay, process, lambda: self._exit(process, reusable=reusable))
 
     def _withdraw(self, trial_id: str) -> None:
-        """Handles a trial that is stopped before there was room for it."""
+        """Handle a trial that is stopped before there was room for it."""
         found = next((waiting for waiting in self._queue if waiting.trial_id == trial_id), None)
         if found is not None:
             self._queue.remove(found)

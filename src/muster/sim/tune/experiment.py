@@ -1,4 +1,4 @@
-"""Builds everything that one experiment needs, on the simulated engine; again for each run.
+"""Build everything that one experiment needs, on the simulated engine; again for each run.
 
 The composition root of simulated tuning, for benchmarks, tests and `muster sim tune`. Connects searcher,
 scheduler, stopper, store and engine as a launch does, and decides nothing about trials.
@@ -46,7 +46,7 @@ class StuckExperiment(TuneError):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedExperiment:
-    """A SimulatedExperiment is a request; factories, because each run has plug-ins of its own.
+    """A request; factories, because each run has its own plug-ins.
 
     `make_search` returns a Searcher or a SearchPlugin; None: grid and random search with `seed`.
     """
@@ -76,7 +76,7 @@ class SimulatedExperiment:
     given_template: TrialTemplate | None = None  # of a user's Tuner: its policies, criteria and names
 
     def template(self) -> TrialTemplate:
-        """Returns the template of the trials."""
+        """Return the template of the trials."""
         if self.given_template is not None:
             return self.given_template
         criterion = dict(resolve_stop(self.make_stop()).criteria)
@@ -92,19 +92,19 @@ class SimulatedExperiment:
         )
 
     def capacity(self) -> dict[str, float]:
-        """Returns the room for `workers` trials."""
+        """Return the room for `workers` trials."""
         return {name: amount * self.workers for name, amount in self.resources.required_resources.items()}
 
     def begin(self, store: TrialStore | None = None) -> SimulatedRun:
-        """Returns a run that has not started."""
+        """Return a run that has not started."""
         return SimulatedRun(self, store or NullTrialStore())
 
     def run(self, store: TrialStore | None = None) -> SimulatedRun:
-        """Runs to the end; StuckExperiment when the end is not reached."""
+        """Run to the end; StuckExperiment when the end is not reached."""
         return self.begin(store).run()
 
     def tune_config(self) -> TuneConfig:
-        """Returns the TuneConfig with new plug-ins."""
+        """Return the TuneConfig with new plug-ins."""
         return TuneConfig(
             metric=self.metric,
             mode=self.mode,
@@ -116,7 +116,7 @@ class SimulatedExperiment:
         )
 
     def goal(self) -> tuple[str, str]:
-        """Returns metric and mode; the first of several."""
+        """Return metric and mode; the first of several."""
         if isinstance(self.metric, str):
             return self.metric, str(self.mode)
         return self.metric[0], self.mode[0]
@@ -138,7 +138,7 @@ class SimulatedExperiment:
 
 @dataclass
 class NullTrialStore:
-    """A NullTrialStore counts facts and keeps none, for runs that are never resumed."""
+    """Counts facts and keeps none, for runs that are never resumed."""
 
     appended: int = 0
     snapshots: int = field(default=0, repr=False)
@@ -156,7 +156,7 @@ class NullTrialStore:
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A Found is a result that was better than all before it."""
+    """A result that was better than all before it."""
 
     at_s: float  # virtual seconds since the experiment began
     worker_s: float  # spent by all workers until then
@@ -167,7 +167,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class ImprovementHistory:
-    """An ImprovementHistory keeps the improvements in order; NaN and infinity improve nothing."""
+    """Keeps the improvements in order; NaN and infinity improve nothing."""
 
     def __init__(
         self, metric: str, mode: str, *, elapsed_s: Callable[[], float], worker_s: Callable[[], float]
@@ -192,7 +192,7 @@ class ImprovementHistory:
         trials: Sequence[Trial],
         **info: Any,  # noqa: ANN401 - the arguments of callbacks
     ) -> None:
-        """Implements the hooks of trials.plugins."""
+        """Implement the hooks of trials.plugins."""
         if hook == "on_trial_result":
             self.results += 1
             self._note(info["trial"], info["result"])
@@ -218,7 +218,7 @@ class ImprovementHistory:
 
 
 def best_at(found: Sequence[Found], moment: float, *, by: str = "at_s") -> float:
-    """Returns the best value known at `moment` (of `at_s` or `worker_s`); NaN before the first result."""
+    """Return the best value known at `moment` (of `at_s` or `worker_s`); NaN before the first result."""
     known = math.nan
     for one in found:
         if getattr(one, by) > moment:
@@ -228,7 +228,7 @@ def best_at(found: Sequence[Found], moment: float, *, by: str = "at_s") -> float
 
 
 class SimulatedRun:
-    """A SimulatedRun is the experiment from one start of its driver to the next, or to its end."""
+    """The experiment from one start of its driver to the next, or to its end."""
 
     def __init__(
         self, experiment: SimulatedExperiment, store: TrialStore, engine: SimulatedEngine | None = None
@@ -279,7 +279,7 @@ class SimulatedRun:
         return self.state.plugins.search
 
     def worker_s(self) -> float:
-        """Returns the seconds that trials have held workers, summed over workers."""
+        """Return the seconds that trials have held workers, summed over workers."""
         return self.engine.worker_s(self.experiment.workers)
 
     @property
@@ -287,7 +287,7 @@ class SimulatedRun:
         return self.worker_s() / 3600.0
 
     def run(self, most_steps: float = math.inf) -> SimulatedRun:
-        """Runs to the end of the experiment, or `most_steps`."""
+        """Run to the end of the experiment, or `most_steps`."""
         idle = 0
         while self.steps < most_steps and self.step():
             idle = idle + 1 if self.engine.is_idle else 0
@@ -296,7 +296,7 @@ class SimulatedRun:
         return self
 
     def step(self) -> bool:
-        """Runs one round of the controller; False once the experiment is over."""
+        """Run one round of the controller; False once the experiment is over."""
         self.steps += 1
         if self.experiment.limits:
             # Has the engine come back when the limits are to be looked at: a timer in virtual time.

@@ -1,4 +1,4 @@
-"""Provides problems for simulated trials: learning-curve surrogates and test functions with a fidelity.
+"""Provide problems for simulated trials: learning-curve surrogates and test functions with a fidelity.
 
 Formulas stand beside each problem; `t` is the iteration (1 is the first), `T` = MAX_T. Noise is drawn from
 the seed, the config and `t`, so that a trial that repeats an iteration reports the same value again.
@@ -34,13 +34,13 @@ _P = (
 
 
 def branin(x: float, y: float) -> float:
-    """Computes (y - 5.1 x^2 / (4 pi^2) + 5 x / pi - 6)^2 + 10 (1 - 1 / (8 pi)) cos x + 10."""
+    """Compute (y - 5.1 x^2 / (4 pi^2) + 5 x / pi - 6)^2 + 10 (1 - 1 / (8 pi)) cos x + 10."""
     bend = y - 5.1 * x**2 / (4.0 * math.pi**2) + 5.0 * x / math.pi - 6.0
     return bend**2 + 10.0 * (1.0 - 1.0 / (8.0 * math.pi)) * math.cos(x) + 10.0
 
 
 def hartmann6(x: Sequence[float]) -> float:
-    """Computes -sum_i alpha_i exp(-sum_j A_ij (x_j - P_ij)^2)."""
+    """Compute -sum_i alpha_i exp(-sum_j A_ij (x_j - P_ij)^2)."""
     return -sum(
         alpha * math.exp(-sum(a * (one - p) ** 2 for a, one, p in zip(row, x, place, strict=True)))
         for alpha, row, place in zip(_ALPHA, _A, _P, strict=True)
@@ -48,13 +48,13 @@ def hartmann6(x: Sequence[float]) -> float:
 
 
 def rosenbrock(x: Sequence[float]) -> float:
-    """Computes sum_i 100 (x_{i+1} - x_i^2)^2 + (1 - x_i)^2; 0 at (1, ..., 1)."""
+    """Compute sum_i 100 (x_{i+1} - x_i^2)^2 + (1 - x_i)^2; 0 at (1, ..., 1)."""
     pairs = ((x[i], x[i + 1]) for i in range(len(x) - 1))
     return sum(100.0 * (after - one**2) ** 2 + (1.0 - one) ** 2 for one, after in pairs)
 
 
 def ackley(x: Sequence[float]) -> float:
-    """Computes -20 exp(-0.2 sqrt(mean x^2)) - exp(mean cos(2 pi x)) + 20 + e; 0 at the origin."""
+    """Compute -20 exp(-0.2 sqrt(mean x^2)) - exp(mean cos(2 pi x)) + 20 + e; 0 at the origin."""
     count = len(x)
     spread = math.sqrt(sum(one**2 for one in x) / count)
     waves = sum(math.cos(2.0 * math.pi * one) for one in x) / count
@@ -71,7 +71,7 @@ Seconds = Callable[[Config], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A Problem has a loss whose least value, at `t = T` and without noise, is `optimum`."""
+    """Has a loss whose least value, at `t = T` and without noise, is `optimum`."""
 
     name: str
     about: str
@@ -109,7 +109,7 @@ class _Surrogate(Curve):
 
 
 def _distance(rate: float) -> float:
-    """Returns how far a learning rate is from the best one, 1e-2, in decades."""
+    """Return how far a learning rate is from the best one, 1e-2, in decades."""
     return abs(math.log10(rate) + 2.0)
 
 
@@ -125,7 +125,7 @@ def exponential(config: Config, t: float) -> float:
 
 
 def crossing(config: Config, t: float) -> float:
-    """Models a large rate that leads at first and ends behind: curves cross between t = 3 and t = 40."""
+    """Model a large rate that leads at first and ends behind: curves cross between t = 3 and t = 40."""
     decades = math.log10(config["lr"]) + 4.0  # 0 .. 4
     final = 0.02 + 0.12 * decades + 0.1 * abs(config["width"] - 0.6)
     tau = 2.0 + 28.0 * (1.0 - decades / 4.0) ** 2
@@ -133,7 +133,7 @@ def crossing(config: Config, t: float) -> float:
 
 
 def late_bloomer(config: Config, t: float) -> float:
-    """Models no progress, then a drop at `onset`: the better the end, the later the drop."""
+    """Model no progress, then a drop at `onset`: the better the end, the later the drop."""
     quality = 1.0 - 0.5 * abs(config["depth"] - 12) / 11.0 - 0.5 * min(_distance(config["lr"]) / 3.0, 1.0)
     onset = 4.0 + 36.0 * quality
     drop = 1.0 / (1.0 + math.exp(-(t - onset) / 3.0))
@@ -141,7 +141,7 @@ def late_bloomer(config: Config, t: float) -> float:
 
 
 def conditional(config: Config, t: float) -> float:
-    """Models an optimizer that decides which further parameter counts."""
+    """Model an optimizer that decides which further parameter counts."""
     kind, rate = config["optimizer"], config["lr"]
     if kind == "sgd":
         final = 0.08 + 0.1 * _distance(rate * 0.1) ** 2 + 0.6 * (config["momentum"] - 0.9) ** 2
@@ -154,7 +154,7 @@ def conditional(config: Config, t: float) -> float:
 
 
 def _with_fidelity(function: Callable[[Config], float], bias: float) -> Loss:
-    """Adds `bias * (1 - t/T) * (1 + sin(...))`: an early value is biased, and differently for every x."""
+    """Add `bias * (1 - t/T) * (1 + sin(...))`: an early value is biased, and differently for every x."""
 
     def loss(config: Config, t: float) -> float:
         missing = 1.0 - t / MAX_T

@@ -1,4 +1,4 @@
-"""Replays the results of an earlier experiment as a curve that simulated trials follow.
+"""Replay the results of an earlier experiment as a curve that simulated trials follow.
 
 Read from the directory of an experiment (ours or Ray Tune's: `<trial>/result.json`) or from one file with the
 same rows. A trial with a recorded config does what was recorded; one with a new config does what the nearest
@@ -32,7 +32,7 @@ _LOG_FROM = 100.0  # a parameter whose values span so many times its least is co
 
 
 class RecordedTrial(Struct, frozen=True):
-    """A RecordedTrial is one trial of the earlier experiment; `rows` and `seconds` by iteration."""
+    """One trial of the earlier experiment; `rows` and `seconds` by iteration."""
 
     trial_id: str
     config: Mapping[str, Any]
@@ -42,7 +42,7 @@ class RecordedTrial(Struct, frozen=True):
 
 
 class RecordedCurve(Curve):
-    """A RecordedCurve repeats the recorded trial with the same, or the nearest, config."""
+    """Repeats the recorded trial with the same, or the nearest, config."""
 
     def __init__(self, trials: Sequence[RecordedTrial]) -> None:
         self.trials = tuple(trials)
@@ -67,7 +67,7 @@ class RecordedCurve(Curve):
         return self.followed(config).rows[iteration - 1]
 
     def followed(self, config: Config) -> RecordedTrial:
-        """Returns the recorded trial with equal values of all parameters that vary; else the nearest.
+        """Return the recorded trial with equal values of all parameters that vary; else the nearest.
 
         Distance: the sum over those parameters of |a - b| / range for numbers (of logarithms, when the range
         is wide), 0 or 1 for everything else, 1 for a parameter that is missing. Of several, the first.
@@ -93,7 +93,7 @@ Scale = tuple[float, bool] | None  # range and whether of logarithms; None: not 
 
 
 def _scales(flat: Sequence[Mapping[str, Any]]) -> dict[str, Scale]:
-    """Returns the parameters that vary, by name, and how their values are compared."""
+    """Return the parameters that vary, by name, and how their values are compared."""
     names = dict.fromkeys(name for config in flat for name in config)
     scales: dict[str, Scale] = {}
     for name in names:
@@ -122,7 +122,7 @@ def _apart(one: Any, other: Any, scale: Scale) -> float:  # noqa: ANN401 - users
 
 
 def read_trace(path: str) -> RecordedCurve:
-    """Reads a trace; a ConfigError has what is missing and what to give instead."""
+    """Read a trace; a ConfigError has what is missing and what to give instead."""
     place = Path(path)
     files = sorted(place.rglob(RESULTS)) if place.is_dir() else [place]
     if not place.exists():
@@ -155,7 +155,7 @@ def _trials(file: Path) -> Iterable[RecordedTrial]:
 
 
 def _trial(trial_id: str, rows: Sequence[Mapping[str, Any]]) -> RecordedTrial:
-    """Keeps the last row of each iteration: a trial that was restarted repeated some."""
+    """Keep the last row of each iteration: a trial that was restarted repeated some."""
     kept = {int(row.get("training_iteration", number + 1)): row for number, row in enumerate(rows)}
     ordered = [kept[iteration] for iteration in sorted(kept)]
     metrics = tuple({key: value for key, value in row.items() if key not in _AUTOMATIC} for row in ordered)

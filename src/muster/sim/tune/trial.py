@@ -1,4 +1,4 @@
-"""Defines a simulated trial: what it does (Curve), what else takes time (Costs), how far it is (the process).
+"""Define a simulated trial: what it does (Curve), what else takes time (Costs), how far it is (the process).
 
 Problems and recorded traces are curves; the engine calls them. Curves are pure: equal configs and iterations
 give equal answers, so a run can be repeated and resumed.
@@ -26,31 +26,31 @@ Report = Callable[[Config, int], Metrics]  # config, iteration (1 is the first) 
 
 
 class Curve:
-    """A Curve defines `metrics`; one whose past matters also defines `begin` and `advance`."""
+    """Defines `metrics`; one whose past matters also defines `begin` and `advance`."""
 
     def iterations(self, config: Config) -> int | None:
-        """Returns after how many reports the trial's code returns; None: never."""
+        """Return after how many reports the trial's code returns; None: never."""
         return None
 
     def seconds(self, config: Config, iteration: int) -> float:
-        """Returns how long this iteration takes."""
+        """Return how long this iteration takes."""
         return 1.0
 
     def metrics(self, config: Config, iteration: int) -> Metrics:
-        """Returns what is reported at the end of the iteration. An exception is the trial's own error."""
+        """Return what is reported at the end of the iteration. An exception is the trial's own error."""
         raise NotImplementedError
 
     def begin(self, config: Config) -> Any:  # noqa: ANN401 - the curve's own; plain data, as it is saved
-        """Returns the initial memory of a trial without a checkpoint; checkpoints contain the memory."""
+        """Return the initial memory of a trial without a checkpoint; checkpoints contain the memory."""
         return None
 
     def advance(self, config: Config, iteration: int, memory: Any) -> tuple[Metrics, Any]:  # noqa: ANN401
-        """Returns `metrics` for a trial with this memory, and the memory afterwards."""
+        """Return `metrics` for a trial with this memory, and the memory afterwards."""
         return self.metrics(config, iteration), memory
 
 
 class FunctionCurve(Curve):
-    """A FunctionCurve calls a function of config and iteration, with a fixed or computed duration."""
+    """Calls a function of config and iteration, with a fixed or computed duration."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class FunctionCurve(Curve):
 
 
 def as_curve(given: Curve | Report) -> Curve:
-    """Turns a plain function into a curve of one second per iteration that never ends by itself."""
+    """Turn a plain function into a curve of one second per iteration that never ends by itself."""
     return given if isinstance(given, Curve) else FunctionCurve(given)
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """Costs are the seconds that trials spend on something else than iterations."""
+    """The seconds that trials spend on something else than iterations."""
 
     start_s: float = 0.0  # a new process
     first_s: float = 0.0  # more for the first process on a node
@@ -96,7 +96,7 @@ class CheckpointUnknown(Exception):
 
 
 class SimulatedProcess(HasTurns):
-    """A SimulatedProcess holds how far a trial is, between two events of the engine."""
+    """Holds how far a trial is, between two events of the engine."""
 
     def __init__(self, command: StartTrial, curve: Curve, pid: int) -> None:
         self.command, self.curve, self.pid = command, curve, pid
@@ -118,7 +118,7 @@ class SimulatedProcess(HasTurns):
         return self._progress.iteration
 
     def set_up(self) -> None:
-        """Loads the checkpoint, or begins; raises CheckpointUnknown, or whatever the curve raises."""
+        """Load the checkpoint, or begin; raise CheckpointUnknown, or whatever the curve raises."""
         given, config = self.command.checkpoint, self.command.config
         self._who = Signature(trial_id=self.trial_id, config=config)
         self._who.pid, self._who.hostname, self._who.node_ip = self.pid, HOSTNAME, ADDRESS
@@ -138,7 +138,7 @@ class SimulatedProcess(HasTurns):
         return most is not None and self.iteration >= most
 
     def seconds(self) -> float:
-        """Returns the duration of the next iteration; an invalid one is the trial's error."""
+        """Return the duration of the next iteration; an invalid one is the trial's error."""
         seconds = self.curve.seconds(self.command.config, self.iteration + 1)
         if not (0.0 <= seconds < math.inf):
             raise ValueError(
@@ -147,7 +147,7 @@ class SimulatedProcess(HasTurns):
         return seconds
 
     def report(self, elapsed_s: float, now: float) -> dict[str, Any]:
-        """Returns one more result, with the keys that every engine adds."""
+        """Return one more result, with the keys that every engine adds."""
         reported, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
         metrics = dict(reported)
         stamp = self._progress.advance(metrics, elapsed_s=elapsed_s, now=now)
@@ -156,7 +156,7 @@ class SimulatedProcess(HasTurns):
         return self.last
 
     def checkpoint(self) -> CheckpointRef:
-        """Returns a virtual checkpoint: the iteration and the curve's memory."""
+        """Return a virtual checkpoint: the iteration and the curve's memory."""
         self.checkpoint_index += 1
         metrics = dict(self.last) if self.memory is None else {**self.last, MEMORY_KEY: self.memory}
         metrics.setdefault("training_iteration", self.iteration)
@@ -165,7 +165,7 @@ class SimulatedProcess(HasTurns):
 
 
 def failure_of(error: Exception) -> TrialFailure | None:
-    """Returns an exception of a curve as an engine with processes would report it."""
+    """Return an exception of a curve as an engine with processes would report it."""
     if isinstance(error, CheckpointUnknown):
         return TrialFailure(kind=TrialFailureKind.START, message=str(error))
     from muster.engines.worker.exit_report import failed_exit

@@ -1,4 +1,4 @@
-"""Answers from a trace what a scheduler on some number of workers would have found, and when.
+"""Answer from a trace what a scheduler on some number of workers would have found, and when.
 
 Called by `muster sim tune`; reads no files and prints nothing.
 """
@@ -21,7 +21,7 @@ SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 
 class SchedulerResult(Struct, frozen=True, kw_only=True):
-    """A SchedulerResult is what one scheduler found; times are virtual seconds."""
+    """What one scheduler found; times are virtual seconds."""
 
     scheduler: str
     metric: str
@@ -39,14 +39,14 @@ class SchedulerResult(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """A Row has the best values at one moment, by scheduler; null before a scheduler's first result."""
+    """Has the best values at one moment, by scheduler; null before a scheduler's first result."""
 
     at_s: float
     best: Mapping[str, float | None]
 
 
 def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerResult:
-    """Runs the experiment to its end."""
+    """Run the experiment to its end."""
     run = experiment.begin().run()
     return SchedulerResult(
         scheduler=scheduler,
@@ -62,7 +62,7 @@ def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerR
 
 
 def over_time(answers: Sequence[SchedulerResult]) -> list[Row]:
-    """Returns the best values at shares of the longest run."""
+    """Return the best values at shares of the longest run."""
     end = max((answer.end_s for answer in answers), default=0.0)
     rows = []
     for at in (share * end for share in SHARES):
@@ -72,7 +72,7 @@ def over_time(answers: Sequence[SchedulerResult]) -> list[Row]:
 
 
 def scheduler_maker(spec: str, settings: CandidateSettings) -> Callable[[], Any]:
-    """Parses `name` or `name:parameter=value,...`; a ConfigError names what is known."""
+    """Parse `name` or `name:parameter=value,...`; a ConfigError names what is known."""
     name, _, rest = spec.partition(":")
     if name not in SCHEDULERS:
         raise ConfigError(

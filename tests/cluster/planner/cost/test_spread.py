@@ -1,4 +1,4 @@
-"""Checks how equal gangs are split: every gang complete, none twice on a node."""
+"""Check how equal gangs are split: every gang complete, none twice on a node."""
 
 from __future__ import annotations
 

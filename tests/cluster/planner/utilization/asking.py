@@ -25,8 +25,8 @@ def _tupled(value):
     return tuple(value) if isinstance(value, list) else value
 
 
-def bought(*arguments, **changes) -> tuple[dict[str, int], int]:
-    """The machines bought, and how many single requests found no place."""
+def launched(*arguments, **changes) -> tuple[dict[str, int], int]:
+    """The machines launched, and how many single requests found no place."""
     solution = ask(*arguments, **changes)
     return dict(solution.launch), sum(u.amount for u in solution.unplaced if not u.is_gang)
 

@@ -1,4 +1,4 @@
-"""Implements the utilization rule as plainly as possible: one request, one node, one pick at a time.
+"""Implement the utilization rule as plainly as possible: one request, one node, one pick at a time.
 
 The reference that the fast engine is compared with. Slow on purpose; shares no code with the engine.
 """
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass
 class Node:
-    """A Node is a simulated node with its capacity for both kinds of demand."""
+    """A simulated node with its capacity for both kinds of demand."""
 
     index: int  # into PackProblem.nodes; -1 for a new machine
     node_type: str
@@ -180,7 +180,7 @@ class Pass:
         if status is None:
             if node.runs:
                 return None  # the provider said nothing about it
-            current = dict(made.total)  # on its way: promised at its maximum when it was bought
+            current = dict(made.total)  # on its way: promised at its maximum when it was launched
         else:
             if status.failed or status.in_progress:
                 return None

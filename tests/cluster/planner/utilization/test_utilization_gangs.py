@@ -1,9 +1,9 @@
-"""Checks gangs; alternatives and locality, which Ray ignores."""
+"""Check gangs; alternatives and locality, which Ray ignores."""
 
 from __future__ import annotations
 
 import pytest
-from tests.cluster.planner.utilization.asking import ask, bought, lost_gangs, on_nodes
+from tests.cluster.planner.utilization.asking import ask, launched, lost_gangs, on_nodes
 from tests.support.builders import demand, gang, node_type, offer, pack_node, pack_nodes, selector
 
 from muster.cluster.model import Gang, Strategy
@@ -118,7 +118,7 @@ def test_a_refusal_is_forgotten_once_the_fleet_has_changed():
 
 def test_many_equal_gangs_fill_nodes_one_after_the_other():
     gangs = [gang([{"CPU": 1}] * 3, gang_id=f"g-{n}") for n in range(5)]
-    assert bought([node_type("cpu4", {"CPU": 4})], gangs=gangs) == ({"cpu4": 4}, 0)
+    assert launched([node_type("cpu4", {"CPU": 4})], gangs=gangs) == ({"cpu4": 4}, 0)
 
 
 def test_what_a_gang_took_is_not_there_for_demands():

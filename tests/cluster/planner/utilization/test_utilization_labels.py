@@ -1,8 +1,8 @@
-"""Checks label selectors and anti-affinity in the engine."""
+"""Check label selectors and anti-affinity in the engine."""
 
 from __future__ import annotations
 
-from tests.cluster.planner.utilization.asking import ask, bought, on_nodes
+from tests.cluster.planner.utilization.asking import ask, launched, on_nodes
 from tests.support.builders import demand, node_type, pack_node, selector
 
 from muster.cluster.model import LabelMatch, LabelOperator
@@ -15,27 +15,27 @@ IN_A = demand(selectors=(selector(zone="a"),))
 
 def test_sd25_a_running_node_with_the_label_is_enough():
     node = pack_node("i", LABELLED)
-    assert bought([PLAIN, LABELLED], [node], demands=[IN_A]) == ({}, 0)
+    assert launched([PLAIN, LABELLED], [node], demands=[IN_A]) == ({}, 0)
 
 
 def test_sd26_the_type_with_the_label_is_bought():
-    assert bought([PLAIN, OTHER, LABELLED], [pack_node("i", PLAIN)], demands=[IN_A]) == ({"labelled": 1}, 0)
+    assert launched([PLAIN, OTHER, LABELLED], [pack_node("i", PLAIN)], demands=[IN_A]) == ({"labelled": 1}, 0)
 
 
 def test_sd27_the_first_selector_wins_and_the_second_is_the_fallback():
     either = demand(selectors=(selector(zone="a"), selector(zone="b")))
-    assert bought([OTHER, LABELLED], demands=[either]) == ({"labelled": 1}, 0)
-    assert bought([OTHER, PLAIN], demands=[either]) == ({"other": 1}, 0)
+    assert launched([OTHER, LABELLED], demands=[either]) == ({"labelled": 1}, 0)
+    assert launched([OTHER, PLAIN], demands=[either]) == ({"other": 1}, 0)
 
 
 def test_sd21_no_selector_that_holds_means_no_place():
     wanted = demand({"CPU": 1}, 2, selectors=(selector(zone="x"), selector(disk="y")))
-    assert bought([PLAIN, LABELLED, OTHER], demands=[wanted]) == ({}, 2)
+    assert launched([PLAIN, LABELLED, OTHER], demands=[wanted]) == ({}, 2)
 
 
 def test_a_label_that_must_be_absent():
     wanted = demand(selectors=((LabelMatch("zone", LabelOperator.NOT_IN, ("a",)),),))
-    assert bought([LABELLED, OTHER], demands=[wanted]) == ({"other": 1}, 0)
+    assert launched([LABELLED, OTHER], demands=[wanted]) == ({"other": 1}, 0)
 
 
 def test_requests_with_more_label_conditions_are_placed_first():
@@ -52,7 +52,7 @@ def test_labels_that_no_request_mentions_do_not_separate_nodes():
 
 def test_anti_affinity_puts_one_request_on_a_node():
     node = pack_node("i", node_type("big", {"CPU": 8}))
-    assert bought([], [node], demands=[demand({"CPU": 1}, 3, avoid=("group", "x"))]) == ({}, 2)
+    assert launched([], [node], demands=[demand({"CPU": 1}, 3, avoid=("group", "x"))]) == ({}, 2)
 
 
 def test_anti_affinity_compares_the_value_of_the_label():

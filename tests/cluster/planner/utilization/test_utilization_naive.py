@@ -102,8 +102,10 @@ def test_a_large_problem_is_accounted_for_to_the_last_request():
     for placement in solution.placements:
         used = problem.demands[placement.item].shape.times(placement.amount)
         taken[placement.node] = taken.get(placement.node, EMPTY).plus(used)
-    bought = EMPTY
+    launched = EMPTY
     for offer in problem.offers:
-        bought = bought.plus(offer.node_type.resources.times(solution.launch.get(offer.node_type.name, 0)))
-    assert bought.holds(taken.pop(-1, EMPTY))
+        launched = launched.plus(
+            offer.node_type.resources.times(solution.launch.get(offer.node_type.name, 0))
+        )
+    assert launched.holds(taken.pop(-1, EMPTY))
     assert [n for n, used in taken.items() if not problem.nodes[n].available.holds(used)] == []

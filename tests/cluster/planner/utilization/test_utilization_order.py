@@ -1,9 +1,9 @@
-"""Checks both kinds of demand, list order and the cost of equal things."""
+"""Check both kinds of demand, list order and the cost of equal things."""
 
 from __future__ import annotations
 
 import pytest
-from tests.cluster.planner.utilization.asking import ask, bought, on_nodes
+from tests.cluster.planner.utilization.asking import ask, launched, on_nodes
 from tests.support.builders import demand, gang, node_type, pack_node, pack_nodes
 
 from muster.cluster.model import Strategy
@@ -51,15 +51,15 @@ def test_nodes_that_differ_only_in_unused_resources_share_one_state():
 
 def test_sd41_exhausted_nodes_are_passed_over():
     full = pack_nodes(3, CPU1, available=demand({"CPU": 0}).shape)
-    assert bought([CPU1], full, demands=[demand({"CPU": 1}, 2)]) == ({"cpu1": 2}, 0)
+    assert launched([CPU1], full, demands=[demand({"CPU": 1}, 2)]) == ({"cpu1": 2}, 0)
 
 
 def test_sd42_nodes_too_small_for_the_request_are_passed_over():
-    assert bought([CPU4], pack_nodes(3, CPU2), demands=[demand({"CPU": 4}, 3)]) == ({"cpu4": 3}, 0)
+    assert launched([CPU4], pack_nodes(3, CPU2), demands=[demand({"CPU": 4}, 3)]) == ({"cpu4": 3}, 0)
 
 
 def test_sd43_roomy_nodes_are_used():
-    assert bought([CPU4], pack_nodes(3, CPU4), demands=[demand({"CPU": 4}, 3)]) == ({}, 0)
+    assert launched([CPU4], pack_nodes(3, CPU4), demands=[demand({"CPU": 4}, 3)]) == ({}, 0)
 
 
 def test_exact_ties_go_to_the_first_in_the_list():

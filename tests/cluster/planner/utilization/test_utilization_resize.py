@@ -1,4 +1,4 @@
-"""Checks in-place resize."""
+"""Check in-place resize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the score of one filled node."""
+"""Check the score of one filled node."""
 
 from __future__ import annotations
 

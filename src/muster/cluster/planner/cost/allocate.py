@@ -1,4 +1,4 @@
-"""Distributes a proposal: first to gangs, and only whole ones, then to demands; unused slots are returned.
+"""Distribute a proposal: first to gangs, and only whole ones, then to demands; unused slots are returned.
 
 Called by `solve`. Works on copies; the returned proposal holds exactly the slots that were assigned.
 """
@@ -39,7 +39,7 @@ class BinEntry(NamedTuple):
 
 
 class GangBatch(NamedTuple):
-    """A GangBatch holds gangs with equal requests; `classes` are the columns of the variant's parts."""
+    """Holds gangs with equal requests; `classes` are the columns of the variant's parts."""
 
     gangs: tuple[int, ...]
     variant: GangVariant
@@ -47,7 +47,7 @@ class GangBatch(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """An Allocation says what was assigned, and which gangs and requests got nothing."""
+    """Says what was assigned, and which gangs and requests got nothing."""
 
     entries: list[BinEntry]
     failed: list[GangBatch]  # gangs that are not complete
@@ -58,7 +58,7 @@ class Allocation(NamedTuple):
 def allocate(
     proposal: Proposal, batches: Sequence[GangBatch], demands: Mapping[int, Sequence[tuple[int, int]]]
 ) -> Allocation:
-    """Assigns the proposal's slots; `demands` has, per class, the (demand, count) pairs that ask for it."""
+    """Assign the proposal's slots; `demands` has, per class, the (demand, count) pairs that ask for it."""
     slots = _Slots(proposal)
     failed = [left for batch in batches if (left := slots.serve(batch)).gangs]
     short: dict[int, int] = {}
@@ -87,7 +87,7 @@ class _Slots:
         self.entries: list[BinEntry] = []
 
     def serve(self, batch: GangBatch) -> GangBatch:
-        """Assigns whole gangs; returns the batch of those that get nothing."""
+        """Assign whole gangs; return the batch of those that get nothing."""
         served = self._serve_apart(batch) if batch.variant.apart else self._serve_anywhere(batch)
         return batch._replace(gangs=batch.gangs[served:])
 
@@ -113,18 +113,16 @@ class _Slots:
         complete = split_gangs([held[row] for row in rows], per_gang, len(batch.gangs))
         for gang, slots in zip(batch.gangs, complete, strict=False):
             for row, place in slots:
-                self._use_one(batch.classes[place], rows[row])
+                cls = batch.classes[place]
+                at = self.rows[cls].index(rows[row])
+                self.amounts[cls][at] -= 1
+                if not self.amounts[cls][at]:
+                    del self.rows[cls][at], self.amounts[cls][at]
                 self.entries.append(BinEntry(True, gang, rows[row], 1, batch.variant.parts[place]))
         return len(complete)
 
-    def _use_one(self, cls: int, row: int) -> None:
-        at = self.rows[cls].index(row)
-        self.amounts[cls][at] -= 1
-        if not self.amounts[cls][at]:
-            del self.rows[cls][at], self.amounts[cls][at]
-
     def assign(self, cls: int, count: int, to: tuple[bool, int, GangPart | None]) -> int:
-        """Assigns up to `count` units of a class; returns how many there were."""
+        """Assign up to `count` units of a class; return how many there were."""
         if cls >= len(self.rows):
             return 0
         rows, amounts = self.rows[cls], self.amounts[cls]
@@ -148,7 +146,7 @@ class _Slots:
         return count - wanted
 
     def unused(self) -> tuple[Ints, Ints, Ints]:
-        """Returns the rows, classes and amounts that were not assigned."""
+        """Return the rows, classes and amounts that were not assigned."""
         rows = [row for some in self.rows for row in some]
         classes = [cls for cls, some in enumerate(self.rows) for _ in some]
         amounts = [amount for some in self.amounts for amount in some]
@@ -158,7 +156,7 @@ class _Slots:
 def _without_unused(
     proposal: Proposal, slots: _Slots, failed: list[GangBatch], short: dict[int, int]
 ) -> Allocation:
-    """Returns unused slots, and machines that hold nothing after that."""
+    """Return unused slots, and machines that hold nothing after that."""
     rows, classes, amounts = slots.unused()
     bins = proposal.old + len(proposal.types)
     left = proposal.amounts.copy()
@@ -182,12 +180,12 @@ def _without_unused(
 
 
 Batches = Sequence[tuple[tuple[int, ...], GangVariant]]  # equal gangs, and how they are asked for
-MOST_RETRIES = 64  # proposals for gangs that failed; each is a small problem of its own
+MOST_RETRIES = 64  # proposals for gangs that failed; each is a small separate problem
 LARGEST_RETHOUGHT = 200_000  # bins x (demands + gangs) up to which other orders are tried
 
 
 class Served(NamedTuple):
-    """A Served holds the result of one kind of demand."""
+    """Holds the result of one kind of demand."""
 
     entries: list[BinEntry]
     short: dict[int, int]  # demand -> requests without a place
@@ -195,7 +193,7 @@ class Served(NamedTuple):
 
 
 class GangRequest(NamedTuple):
-    """A GangRequest holds demands and gangs; `variants` of each gang are in order of preference."""
+    """Holds demands and gangs; `variants` of each gang are in order of preference."""
 
     demands: Sequence[Demand]
     gangs: Sequence[Gang]
@@ -205,7 +203,7 @@ class GangRequest(NamedTuple):
 def serve(
     inventory: Inventory, request: GangRequest, rival: Served | None = None
 ) -> tuple[Served, Inventory]:
-    """Returns what is served and the inventory after that; the given inventory does not change.
+    """Return what is served and the inventory after that; the given inventory does not change.
 
     With a `rival`, only a plan that serves as much is of use: its gangs are tried, and no other order.
     """
@@ -249,12 +247,10 @@ class _Attempt:
         self.short = allocation.short if with_demands else everything
         included = set(first)
         later = [gang for gang in self.chosen if gang not in included]
-        self._one_by_one(gang_batches_of(self.chosen, [*self.refused, *sorted(later, key=self._size)]))
+        later.sort(key=lambda gang: (gang_size(self.request.gangs[gang]), gang))
+        self._one_by_one(gang_batches_of(self.chosen, [*self.refused, *later]))
         if self.short and (allocation.failed or later or not with_demands):
             self.short = self._attempt(self.short, []).short
-
-    def _size(self, gang: int) -> tuple[int, int]:
-        return gang_size(self.request.gangs[gang]), gang
 
     def _one_by_one(self, batches: Batches) -> None:
         """Equal gangs fail alike: when one of them finds no place, the rest is not tried."""
@@ -276,12 +272,12 @@ class _Attempt:
         return Served(self.entries, self.short, sorted(self.failed + impossible))
 
     def rank(self) -> tuple[int, float]:
-        """Returns the number of requests without a place, then the cost."""
+        """Return the number of requests without a place, then the cost."""
         bundles = sum(gang_size(self.request.gangs[gang]) for gang in self.failed)
         return sum(self.short.values()) + bundles, float(self.inventory.cost[self.inventory.machines].sum())
 
     def _attempt(self, demands: dict[int, int], batches: Batches, alone: bool = False) -> Allocation:
-        """Proposes, allocates, takes; one gang alone is first tried on nodes as they are."""
+        """Propose, allocate, take; one gang alone is first tried on nodes as they are."""
         index: dict[Ask, int] = {}
         takers: dict[int, list[tuple[int, int]]] = {}
         for demand, count in demands.items():

@@ -1,4 +1,4 @@
-"""Finds how often to buy each way of filling a machine, as fractions, and what items are worth.
+"""Find how often to buy each way of filling a machine, as fractions, and what items are worth.
 
 Called by `layout`. The master problem picks among known patterns; its duals price the items; a fill at those
 prices gives new patterns, until none is worth more than its machine. Leaving an item unserved costs more
@@ -20,9 +20,9 @@ SHORT_LIST = 24  # columns tried between two passes over all of them
 
 
 class MasterProblem:
-    """A MasterProblem is the linear program over the known patterns.
+    """The linear program over the known patterns.
 
-    Minimises cost·x with A x >= rhs in the first `cover` rows and <= rhs in the others, x >= 0.
+    Minimizes cost·x with A x >= rhs in the first `cover` rows and <= rhs in the others, x >= 0.
     """
 
     def __init__(self, rhs: Floats, cover: int, unserved_cost: float) -> None:
@@ -43,17 +43,17 @@ class MasterProblem:
         self.duals: Floats = self._cost[:rows].copy()
 
     def add(self, columns: Floats, cost: Floats) -> None:
-        """Appends patterns, one per row of `columns`."""
+        """Append patterns, one per row of `columns`."""
         self._columns = np.vstack([self._columns, columns])
         self._cost = np.concatenate([self._cost, cost])
 
     def amounts(self) -> tuple[Ints, Floats]:
-        """Returns basic patterns (numbered from 0 in the order of `add`) and how often each is used."""
+        """Return basic patterns (numbered from 0 in the order of `add`) and how often each is used."""
         used = (self.basis >= self.own) & (self._amounts > 1e-6)
         return self.basis[used] - self.own, self._amounts[used]
 
     def run(self, most_pivots: int) -> None:
-        """Pivots to the optimum of the known columns."""
+        """Pivot to the optimum of the known columns."""
         scale = np.maximum(self._cost, self._cost[self._cost > 0].min(initial=1.0))
         pivots = 0
         while pivots < most_pivots:
@@ -68,7 +68,7 @@ class MasterProblem:
                 self._refactor()
 
     def _exhaust(self, listed: Ints, scale: Floats, most: int) -> int:
-        """Pivots among a few columns until none of them helps; returns how often."""
+        """Pivot among a few columns until none of them helps; returns how often."""
         columns, cost = self._columns[listed], self._cost[listed]
         made = 0
         while len(listed) and made < most:
@@ -104,7 +104,7 @@ class MasterProblem:
         return True
 
     def _refactor(self) -> None:
-        """Removes the rounding errors that pivots left behind."""
+        """Remove the rounding errors that pivots left behind."""
         try:
             self._inverse = np.asarray(np.linalg.inv(self._columns[self.basis].T), dtype=np.float64)
         except np.linalg.LinAlgError:
@@ -124,17 +124,17 @@ GOOD_ENOUGH = 1.003  # a pattern this close to its machine's cost is not worth a
 
 
 class Fractional(NamedTuple):
-    """A Fractional is the purchase in fractions of machines."""
+    """The purchase in fractions of machines."""
 
     value: Floats  # per class: what one more item would cost
     rent: Floats  # per type: what one more place under a binding limit would save
     types: Ints  # per pattern
     loads: Floats  # patterns x classes
-    amounts: Floats  # how often each pattern is bought
+    amounts: Floats  # how often each pattern is launched
 
 
 def start_values(items: Items, market: PurchasableTypes, wanted: Floats) -> Floats:
-    """Returns per class the cheapest machine per item that fits alone; infinite when no type holds it."""
+    """Return per class the cheapest machine per item that fits alone; infinite when no type holds it."""
     fits = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
     fits[~market.allowed | (market.room <= 0)[:, None]] = 0
     with np.errstate(divide="ignore"):
@@ -144,7 +144,7 @@ def start_values(items: Items, market: PurchasableTypes, wanted: Floats) -> Floa
 
 
 def fluid_prices(items: Items, market: PurchasableTypes, wanted: Floats) -> Floats:
-    """Returns what one item of each class costs when machines can be bought and filled in fractions.
+    """Return what one item of each class costs when machines can be launched and filled in fractions.
 
     Each type shares its price out over its resources; an item costs the least that any type asks for it.
     Shares move toward the resource that runs out first (mirror ascent): the value of all items rises to its
@@ -177,7 +177,7 @@ def fluid_prices(items: Items, market: PurchasableTypes, wanted: Floats) -> Floa
 
 
 def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floats:
-    """Returns as many directions as the size of the problem allows."""
+    """Return as many directions as the size of the problem allows."""
     cells = max(1, rows * len(items.size))
     groups = items.size.shape[1] - items.real
     return weightings(items.real, groups, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
@@ -186,7 +186,7 @@ def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floa
 def generate(
     items: Items, market: PurchasableTypes, wanted: Floats, value: Floats, known: Fractional | None = None
 ) -> Fractional:
-    """Returns the fractional purchase for `wanted`; prices start from `value` (finite where wanted > 0).
+    """Return the fractional purchase for `wanted`; prices start from `value` (finite where wanted > 0).
 
     `known` is an earlier answer for other amounts: its patterns are a better start than none.
     """
@@ -235,7 +235,7 @@ class _Generator:
         self.loads: list[Floats] = []
 
     def start(self, value: Floats) -> None:
-        """Adds each class alone on its best type, and each type filled along every direction."""
+        """Add each class alone on its best type, and each type filled along every direction."""
         per_item = np.where(self.alone > 0, self.market.cost[:, None] / np.maximum(self.alone, 1), np.inf)
         best = per_item.argmin(axis=0)
         classes = np.arange(len(self.wanted))
@@ -262,7 +262,7 @@ class _Generator:
         self.master.run(20 + 4 * self.master.rows)
 
     def add(self, types: Ints, loads: Floats) -> None:
-        """Adds new patterns; those that hold nothing or are repeated are left out."""
+        """Add new patterns; those that hold nothing or are repeated are left out."""
         rows = np.unique(np.hstack([types[:, None], loads]), axis=0)
         rows = rows[rows[:, 1:].any(axis=1)]
         types, loads = rows[:, 0].astype(np.int64), rows[:, 1:].astype(np.float64)
@@ -274,7 +274,7 @@ class _Generator:
         self.loads.append(loads)
 
     def prices(self) -> tuple[Floats, Floats]:
-        """Returns the value per class and the rent per type."""
+        """Return the value per class and the rent per type."""
         duals = self.master.duals
         value = np.clip(duals[: len(self.wanted)], 0.0, self.unserved)
         rent = np.zeros(len(self.market.cost))

@@ -1,4 +1,4 @@
-"""Creates variants of gangs, and separates k equal gangs: which bundle on which node belongs to which gang.
+"""Create variants of gangs, and separates k equal gangs: which bundle on which node belongs to which gang.
 
 Called by `allocate`. Bundles on nodes are edges of a bipartite graph (node, place in the gang); a colouring
 of its edges with k colours in which equal colours never meet is such an assignment, and one always exists
@@ -22,7 +22,7 @@ TINY = 1e-9
 
 
 def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int) -> list[list[Slot]]:
-    """Returns slots of as many whole gangs as the loads (bins x classes, at most `gangs` on any bin) hold."""
+    """Return slots of as many whole gangs as the loads (bins x classes, at most `gangs` on any bin) hold."""
     whole, loads = _whole_gangs(loads, per_gang, gangs)
     places = [cls for cls, count in enumerate(per_gang) for _ in range(count)]
     starts = [sum(per_gang[:cls]) for cls in range(len(per_gang))]
@@ -39,7 +39,7 @@ def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: 
 def _whole_gangs(
     loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int
 ) -> tuple[int, Sequence[Sequence[int]]]:
-    """Returns how many gangs are complete, and the loads without what no node may hold for that many."""
+    """Return how many gangs are complete, and the loads without what no node may hold for that many."""
     while gangs:
         loads = [_capped(load, gangs) for load in loads]
         totals = [sum(load[cls] for load in loads) for cls in range(len(per_gang))]
@@ -51,7 +51,7 @@ def _whole_gangs(
 
 
 def _capped(load: Sequence[int], most: int) -> Sequence[int]:
-    """Returns at most `most` slots of one node; the most frequent class is reduced first."""
+    """Return at most `most` slots of one node; the most frequent class is reduced first."""
     if sum(load) <= most:
         return load
     left = list(load)
@@ -79,7 +79,7 @@ class _Colouring:
         theirs[node_free] = node
 
     def _swap_path(self, place: int, first: int, second: int) -> None:
-        """Exchanges two colours along the path that leaves `place` by `first`; it never ends at the node."""
+        """Exchange two colours along the path that leaves `place` by `first`; it never ends at the node."""
         path: list[tuple[int, int, int]] = []  # node, place, colour
         here, colour = place, first
         while True:
@@ -101,7 +101,7 @@ class _Colouring:
             self.at_node[node][other] = at
 
     def gangs(self) -> list[dict[int, int]]:
-        """Returns per colour: place -> node."""
+        """Return per colour: place -> node."""
         result: list[dict[int, int]] = [{} for _ in range(self.colours)]
         for place, taken in enumerate(self.at_place):
             for colour, node in taken.items():
@@ -118,7 +118,7 @@ class GangPart(NamedTuple):
 
 
 class GangVariant(NamedTuple):
-    """A GangVariant is one way to place a gang: all parts or nothing."""
+    """One way to place a gang: all parts or nothing."""
 
     parts: tuple[GangPart, ...]
     bundles: int
@@ -126,13 +126,13 @@ class GangVariant(NamedTuple):
     option: int  # which of the gang's options it is
 
     def marked(self, mark: Avoidance) -> GangVariant:
-        """Returns the same variant with every item in the group of `mark`."""
+        """Return the same variant with every item in the group of `mark`."""
         parts = tuple(part._replace(ask=part.ask._replace(apart=mark)) for part in self.parts)
         return self._replace(parts=parts)
 
 
 def variants_of(gang: Gang, values: Sequence[str], spread_strictly: bool) -> list[GangVariant]:
-    """Returns variants in order of preference; `values` are those of the gang's locality label."""
+    """Return variants in order of preference; `values` are those of the gang's locality label."""
     apart = gang.strategy is Strategy.STRICT_SPREAD or (spread_strictly and gang.strategy is Strategy.SPREAD)
     variants = []
     for number, option in enumerate(gang.options):
@@ -153,7 +153,7 @@ def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
 
 
 def _counted(option: Sequence[Demand]) -> tuple[GangPart, ...]:
-    """Groups equal bundles."""
+    """Group equal bundles."""
     counts: dict[Ask, int] = {}
     for demand in option:
         ask = ask_of(demand)
@@ -163,7 +163,7 @@ def _counted(option: Sequence[Demand]) -> tuple[GangPart, ...]:
 
 
 def _merged(option: Sequence[Demand]) -> tuple[GangPart, ...]:
-    """Returns one item per distinct selector list, as large as its bundles together."""
+    """Return one item per distinct selector list, as large as its bundles together."""
     sums: dict[tuple[object, object], tuple[Ask, Resources, int]] = {}
     for demand in option:
         ask = ask_of(demand)
@@ -174,7 +174,7 @@ def _merged(option: Sequence[Demand]) -> tuple[GangPart, ...]:
 
 
 class ChosenVariant(NamedTuple):
-    """A ChosenVariant is what a gang asks for; `label` when nodes carry the gang's mark already."""
+    """What a gang asks for; `label` when nodes carry the gang's mark already."""
 
     variant: GangVariant
     label: str
@@ -183,7 +183,7 @@ class ChosenVariant(NamedTuple):
 def choose(
     inventory: Inventory, gangs: Sequence[Gang], variants: Sequence[Sequence[GangVariant]]
 ) -> dict[int, ChosenVariant]:
-    """Returns the chosen variant per gang; gangs of which no variant could be held are left out."""
+    """Return the chosen variant per gang; gangs of which no variant could be held are left out."""
     best_place: dict[tuple[GangVariant, ...], GangVariant] = {}
     chosen: dict[int, ChosenVariant] = {}
     carried = {label for labels in inventory.bin_labels for label in labels}
@@ -202,7 +202,7 @@ def choose(
 def gang_batches_of(
     chosen: dict[int, ChosenVariant], gangs: Iterable[int]
 ) -> list[tuple[tuple[int, ...], GangVariant]]:
-    """Groups equal gangs; those that spread share their places."""
+    """Group equal gangs; those that spread share their places."""
     members: dict[ChosenVariant, list[int]] = {}
     for gang in gangs:
         members.setdefault(chosen[gang], []).append(gang)
@@ -214,7 +214,7 @@ def gang_batches_of(
 
 
 def promising(inventory: Inventory, chosen: dict[int, ChosenVariant]) -> list[int]:
-    """Returns the gangs that are worth a joint plan: all, unless they need more than there can ever be.
+    """Return the gangs that are worth a joint plan: all, unless they need more than there can ever be.
 
     Then those that hold the most bundles for what they take: gangs are all or nothing, and a joint plan for
     the bundles of far too many gangs completes few of them.
@@ -239,7 +239,7 @@ def _needs(inventory: Inventory, variant: GangVariant) -> Floats:
 
 
 def propose_alone(inventory: Inventory, asks: Sequence[Ask], wanted: Floats) -> Proposal | None:
-    """Returns where one gang goes on nodes as they are, the fullest first; None when that needs a search.
+    """Return where one gang is placed on nodes as they are, the fullest first; None when that needs a search.
 
     Nothing is cheaper than nodes that are there. A gang that can have no place at all gets an empty proposal.
     """
@@ -269,7 +269,7 @@ def propose_alone(inventory: Inventory, asks: Sequence[Ask], wanted: Floats) -> 
 
 
 def _most_of_each(inventory: Inventory, asks: Sequence[Ask], wanted: Floats) -> Floats:
-    """Returns how many of each ask alone could have a place, nodes at their largest and new machines."""
+    """Return how many of each ask alone could have a place, nodes at their largest and new machines."""
     items, bins = inventory.bins_for(asks)
     room = bins.free if bins.growth is None else bins.free + bins.growth
     fits = np.minimum(counts_that_fit(room, items.size), wanted)
@@ -283,7 +283,7 @@ def _most_of_each(inventory: Inventory, asks: Sequence[Ask], wanted: Floats) -> 
 
 
 def ways_of(inventory: Inventory, gang: Gang, variants: Sequence[GangVariant]) -> list[GangVariant]:
-    """Returns variants of one gang alone, in order; with a locality, the cheapest place first."""
+    """Return variants of one gang alone, in order; with a locality, the cheapest place first."""
     able = [variant for variant in variants if _plausible(inventory, variant)]
     if gang.locality_label:
         able = _by_place(inventory, gang, able)

@@ -1,4 +1,4 @@
-"""Holds what one kind of demand may use: bins with their free capacity, and types that can still be bought.
+"""Hold what one kind of demand may use: bins with their free capacity, and types that can still be launched.
 
 Called by `solve`; only `take` changes an inventory. `propose` returns where asks would go.
 """
@@ -38,7 +38,7 @@ MORE_THAN_ANY = 2**63 - 1  # of any column: no node and no type has as much
 
 
 class Quantization(NamedTuple):
-    """A Quantization has the columns and the grain of each: the largest unit in which all needs are whole."""
+    """Has the columns and the grain of each: the largest unit in which all needs are whole."""
 
     names: tuple[str, ...]
     grain: tuple[int, ...]
@@ -58,7 +58,7 @@ class Quantization(NamedTuple):
         return [min(need, MORE_THAN_ANY) for need in needs]
 
     def rooms(self, have: Sequence[Resources]) -> Ints:
-        """Returns what nodes have, one row each; an implicit resource that is not listed counts 1.0."""
+        """Return what nodes have, one row each; an implicit resource that is not listed counts 1.0."""
         columns: Ints = np.zeros((len(have), len(self.names)), dtype=np.int64)
         for column, (name, grain) in enumerate(zip(self.names, self.grain, strict=True)):
             default = implicit_units(name)
@@ -71,7 +71,7 @@ class Quantization(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A Proposal puts `amounts[k]` of ask `asks[k]` into bin `rows[k]`, sorted by ask and bin.
+    """Puts `amounts[k]` of ask `asks[k]` into bin `rows[k]`, sorted by ask and bin.
 
     Bins from `old` on are machines to buy, of `types`.
     """
@@ -85,13 +85,13 @@ class Proposal(NamedTuple):
 
 
 def no_proposal(bins: int) -> Proposal:
-    """Returns the proposal that uses none of the bins and buys nothing."""
+    """Return the proposal that uses none of the bins and buys nothing."""
     none = np.zeros(0, dtype=np.int64)
     return Proposal(none, none, none, bins, none, 0.0)
 
 
 class Inventory:
-    """An Inventory has bins: first the nodes of the problem, then the machines that were bought."""
+    """Has bins: first the nodes of the problem, then the machines that were launched."""
 
     def __init__(
         self, scale: Quantization, types: Sequence[Resources], labels: Sequence[Mapping[str, str]]
@@ -111,7 +111,7 @@ class Inventory:
         self.carried: dict[tuple[str, str | None], set[int]] = {}
 
     def copy(self) -> Inventory:
-        """Returns a copy that can be changed independently."""
+        """Return a copy that can be changed independently."""
         twin = copy(self)
         twin.free, twin.growth = self.free.copy(), self.growth.copy()
         twin.grown, twin.bin_labels = list(self.grown), list(self.bin_labels)
@@ -125,7 +125,7 @@ class Inventory:
         self.bin_labels.extend(labels)
 
     def add_machines(self, types: Ints) -> None:
-        """Adds bins for machines that were bought (or will be, by the other kind of demand)."""
+        """Add bins for machines that were launched (or will be, by the other kind of demand)."""
         self.machines = [*self.machines, *types.tolist()]
         self.room = self.room - np.bincount(types, minlength=len(self.room))
         self.total_room -= len(types)
@@ -134,7 +134,7 @@ class Inventory:
         self.add_bins(size, np.zeros_like(size), np.zeros(len(types), dtype=np.int64), labels)
 
     def holds(self, ask: Ask) -> bool:
-        """Returns whether some empty bin or type on sale could hold one request."""
+        """Return whether some empty bin or type on sale could hold one request."""
         need = np.array(self.scale.need(ask))
         can_buy = self.total_room >= 1
         types = np.flatnonzero((self.type_size >= need).all(axis=1) & (self.room >= 1) & can_buy)
@@ -144,7 +144,7 @@ class Inventory:
         return any(admits(ask, self.bin_labels[row]) for row in bins.tolist())
 
     def most_room(self) -> Floats:
-        """Returns a bound on what bins and new machines can hold together, per column."""
+        """Return a bound on what bins and new machines can hold together, per column."""
         most = np.zeros(len(self.scale.names))
         for column in range(len(most)):
             ranked = np.argsort(-self.type_size[:, column], kind="stable")
@@ -155,16 +155,16 @@ class Inventory:
         return most
 
     def bins_for(self, asks: Sequence[Ask]) -> tuple[Items, Bins]:
-        """Returns every bin as these asks see it."""
+        """Return every bin as these asks see it."""
         items, apart = self._items(asks)
         return items, self._bins(asks, apart, np.arange(len(self.free)))
 
     def market_for(self, asks: Sequence[Ask]) -> PurchasableTypes:
-        """Returns what can be bought, as these asks see it."""
+        """Return what can be launched, as these asks see it."""
         return self._market(asks, self._items(asks)[1])
 
     def propose(self, asks: Sequence[Ask], wanted: Floats) -> Proposal:
-        """Returns the cheapest way to serve the most of `wanted`."""
+        """Return the cheapest way to serve the most of `wanted`."""
         items, apart = self._items(asks)
         # Bins that could hold the smallest part of each resource: the others take nothing.
         least = items.size[:, : items.real].min(axis=0, initial=MORE_THAN_ANY)
@@ -174,7 +174,7 @@ class Inventory:
         return self._proposal(layout, rows)
 
     def take(self, proposal: Proposal, asks: Sequence[Ask]) -> None:
-        """Applies the proposal."""
+        """Apply the proposal."""
         self.add_machines(proposal.types)
         rows, which = proposal.rows, proposal.asks
         need = np.array([self.scale.need(ask) for ask in asks]).reshape(len(asks), len(self.scale.names))
@@ -231,13 +231,13 @@ class Inventory:
         where, which = np.nonzero(layout.loads)
         parts = [(rows[where], which, layout.loads[where, which])]
         types: list[int] = []
-        for bought in layout.bought:
+        for launched in layout.launched:
             first = len(self.free) + len(types)
-            held = np.flatnonzero(bought.load)
-            machines = np.arange(first, first + bought.copies)
-            loads = np.tile(bought.load[held], bought.copies)
-            parts.append((np.repeat(machines, len(held)), np.tile(held, bought.copies), loads))
-            types += [bought.type] * bought.copies
+            held = np.flatnonzero(launched.load)
+            machines = np.arange(first, first + launched.copies)
+            loads = np.tile(launched.load[held], launched.copies)
+            parts.append((np.repeat(machines, len(held)), np.tile(held, launched.copies), loads))
+            types += [launched.type] * launched.copies
         all_rows, all_asks, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((all_rows, all_asks))
         return Proposal(
@@ -259,7 +259,7 @@ THOROUGH = 100  # classes up to which both methods are tried
 
 
 def _lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) -> BinLayout:
-    """Chooses the method by the number of classes and by how much there is of each."""
+    """Choose the method by the number of classes and by how much there is of each."""
     classes = int(np.count_nonzero(wanted))
     few_of_each = classes >= FEWEST_CLASSES and float(wanted.sum()) <= MOST_OF_EACH * classes
     if items.size.shape[1] > MOST_COLUMNS or not (few_of_each or classes > LARGEST_MASTER):
@@ -274,7 +274,7 @@ def _lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats)
 
 
 def _allowed(asks: Sequence[Ask], labels: Sequence[Mapping[str, str]]) -> Bools | None:
-    """Returns rows x asks; None when no ask has a selector. Each distinct set of labels is checked once."""
+    """Return rows x asks; None when no ask has a selector. Each distinct set of labels is checked once."""
     picky = [index for index, ask in enumerate(asks) if ask.selectors]
     if not picky:
         return None
@@ -292,37 +292,34 @@ GPU = "GPU"
 
 
 def inventory_of(problem: PackProblem, kind: DemandKind, asks: Sequence[Ask]) -> Inventory:
-    """Returns everything that this kind of demand may use; `asks` decide which resources matter."""
+    """Return everything that this kind of demand may use; `asks` decide which resources matter."""
     scale = Quantization.of(asks)
     types = [offer.node_type for offer in problem.offers]
     inventory = Inventory(scale, [capacity(t) for t in types], [t.labels for t in types])
     inventory.cost = machine_costs(problem.offers)
     inventory.room = np.array([float(max(offer.room, 0)) for offer in problem.offers])
     inventory.total_room = np.inf if problem.room is None else float(max(problem.room, 0))
-    nodes = problem.nodes
+    nodes, conserve_gpus = problem.nodes, problem.conserve_gpus
+    # Running nodes come before those on their way; GPU nodes are spared while others will do.
+    tiers = [2 * (conserve_gpus and node.total.units(GPU) > 0) + (not node.runs) for node in nodes]
     inventory.add_bins(
         scale.rooms([free_of(node, kind) for node in nodes]),
         _growth(problem, kind, scale),
-        np.array([_tier(node, problem.conserve_gpus) for node in nodes], dtype=np.int64),
+        np.array(tiers, dtype=np.int64),
         [node.labels for node in nodes],
     )
     return inventory
 
 
-def _tier(node: PackNode, conserve_gpus: bool) -> int:
-    """Prefers running nodes to those on their way, and spares GPU nodes while others will do."""
-    return 2 * int(conserve_gpus and node.total.units(GPU) > 0) + int(not node.runs)
-
-
 def grow(inventory: Inventory, grown: Sequence[int]) -> None:
-    """Applies the growth of nodes that the other kind of demand resizes."""
+    """Apply the growth of nodes that the other kind of demand resizes."""
     rows = list(grown)
     inventory.free[rows] += inventory.growth[rows]
     inventory.growth[rows] = 0
 
 
 def free_of(node: PackNode, kind: DemandKind) -> Resources:
-    """Returns what this kind of demand may use of a node; a resize under way counts as done."""
+    """Return what this kind of demand may use of a node; a resize under way counts as done."""
     have = node.available if kind is DemandKind.DEMAND else node.total
     if node.resize is None or not node.resize.in_progress:
         return have
@@ -331,7 +328,7 @@ def free_of(node: PackNode, kind: DemandKind) -> Resources:
 
 
 def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
-    """Returns how large the node may be asked to become; empty when it may not grow now."""
+    """Return how large the node may be asked to become; empty when it may not grow now."""
     status, node_type = node.resize, limits.get(node.node_type)
     if status is None or status.failed or status.in_progress or node_type is None or node_type.resize is None:
         return EMPTY
@@ -343,7 +340,7 @@ def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
 
 
 def _growth(problem: PackProblem, kind: DemandKind, scale: Quantization) -> Ints:
-    """Returns how much more each node would offer at its full size."""
+    """Return how much more each node would offer at its full size."""
     growth: Ints = np.zeros((len(problem.nodes), len(scale.names)), dtype=np.int64)
     limits = {offer.node_type.name: offer.node_type for offer in problem.offers}
     for row, node in enumerate(problem.nodes):

@@ -1,4 +1,4 @@
-"""Fills machines with items so that the value of what they hold is high; vectorised over machines.
+"""Fill machines with items so that the value of what they hold is high; vectorised over machines.
 
 Called for existing nodes and for types on sale. One step takes, per machine, the item with the best value
 per weighted share of the capacity that is left, and places half of what fits: halving and trying several
@@ -29,7 +29,7 @@ class KnapsackItems(NamedTuple):
 
 @lru_cache(maxsize=64)
 def weightings(real: int, groups: int, most: int) -> Floats:
-    """Returns directions over the columns: equal, then each resource stressed or slighted; at most `most`.
+    """Return directions over the columns: equal, then each resource stressed or slighted; at most `most`.
 
     Places of groups weigh nothing, except in two directions for when they are what runs out.
     """
@@ -52,7 +52,7 @@ def weightings(real: int, groups: int, most: int) -> Floats:
 def best_fill(
     free: Ints, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
 ) -> Floats:
-    """Returns per row of `free` the most valuable of its fills, one per weighting: rows x classes."""
+    """Return per row of `free` the most valuable of its fills, one per weighting: rows x classes."""
     rows, tries = len(free), len(weights)
     columns = np.flatnonzero((knapsack.limit > 0) & (items.size <= free.max(axis=0, initial=0)).all(axis=1))
     result = np.zeros((rows, len(items.size)))
@@ -70,7 +70,7 @@ def best_fill(
 
 
 def fill(free: Ints, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats) -> Floats:
-    """Returns one fill per row, along the row's own weights."""
+    """Return one fill per row, along the row's own weights."""
     state = _Filling(free, items, allowed, knapsack, weights)
     while state.step():
         pass
@@ -105,7 +105,7 @@ class _Filling:
         self._drop_what_no_longer_fits()
 
     def step(self) -> bool:
-        """Places one batch on every row; False when no row takes anything more."""
+        """Place one batch on every row; False when no row takes anything more."""
         going = self.fits.any(axis=1)
         if not going.all():
             self.rows, self.free = self.rows[going], self.free[going]
@@ -154,7 +154,7 @@ class _Filling:
 
 
 class FillRows(NamedTuple):
-    """FillRows are machines to fill, one per row; each sees the classes of its own group."""
+    """Machines to fill, one per row; each sees the classes of its group."""
 
     free: Ints  # rows x columns
     sizes: list[Ints]  # per column: rows x classes of the group
@@ -164,7 +164,7 @@ class FillRows(NamedTuple):
 
 
 def fill_rows(rows: FillRows) -> Floats:
-    """Returns one fill per row: the best value per weighted share of what is left, by halves of what fits."""
+    """Return one fill per row: the best value per weighted share of what is left, by halves of what fits."""
     free, sizes, limit, weights = rows.free.copy(), rows.sizes, rows.limit.copy(), rows.weights
     value = rows.value * (limit > 0)
     loads = np.zeros(value.shape)

@@ -1,4 +1,4 @@
-"""Lays out one kind of demand, gangs relaxed to their bundles: nodes first, then machines, in rounds.
+"""Lay out one kind of demand, gangs relaxed to their bundles: nodes first, then machines, in rounds.
 
 Called by `inventory`. Each round fills the nodes at the current prices, buys for the rest and learns better
 prices from that purchase; the best plan seen is kept.
@@ -38,14 +38,14 @@ REFILLS = 12
 
 
 class Filled(NamedTuple):
-    """A Filled has the loads per bin, and the demand that is left."""
+    """Has the loads per bin, and the demand that is left."""
 
     loads: Floats  # bins x classes
     left: Floats
 
 
 def fill_nodes(bins: Bins, items: Items, wanted: Floats, value: Floats) -> Filled:
-    """Serves as much value as possible on the bins; those that can grow do so for what is left then."""
+    """Serve as much value as possible on the bins; those that can grow do so for what is left then."""
     filled = _fill_as_they_are(bins, items, wanted, value)
     if bins.growth is None or not filled.left.any():
         return filled
@@ -67,7 +67,7 @@ def _fill_as_they_are(bins: Bins, items: Items, wanted: Floats, value: Floats) -
 
 
 def _blocks(bins: Bins) -> list[Ints]:
-    """Returns interleaved slices of the bins by tier, the fullest first: so that free nodes stay free."""
+    """Return interleaved slices of the bins by tier, the fullest first: so that free nodes stay free."""
     blocks: list[Ints] = []
     for tier in np.unique(bins.tier):
         rows = np.flatnonzero(bins.tier == tier)
@@ -99,7 +99,7 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
 
 
 def _distinct_rows(table: Ints) -> tuple[list[int], list[int]]:
-    """Returns the first row of each kind, and the kind of every row."""
+    """Return the first row of each kind, and the kind of every row."""
     data, width = table.tobytes(), table.itemsize * table.shape[1]
     kinds: dict[bytes, int] = {}
     first: list[int] = []
@@ -113,17 +113,17 @@ def _distinct_rows(table: Ints) -> tuple[list[int], list[int]]:
 
 
 class PurchaseState:
-    """A PurchaseState tracks what is still wanted and what may still be bought."""
+    """Tracks what is still wanted and what may still be launched."""
 
     def __init__(self, items: Items, market: PurchasableTypes, wanted: Floats) -> None:
         self.items, self.market = items, market
         self.left = wanted.copy()
         self.room = market.room.copy()
         self.total_room = market.total_room
-        self.bought: list[MachinePurchase] = []
+        self.launched: list[MachinePurchase] = []
 
     def buy(self, type_: int, load: Floats, most: float = np.inf) -> int:
-        """Buys as many copies as are wanted whole and there is room for; returns how many."""
+        """Launch as many copies as are wanted whole and there is room for; returns how many."""
         held = load > 0
         wanted = np.floor(self.left[held] / load[held]).min(initial=np.inf)
         copies = min(most, self.room[type_], self.total_room, wanted)
@@ -132,27 +132,27 @@ class PurchaseState:
         self.left -= copies * load
         self.room[type_] -= copies
         self.total_room -= copies
-        self.bought.append(MachinePurchase(type_, load, int(copies)))
+        self.launched.append(MachinePurchase(type_, load, int(copies)))
         return int(copies)
 
     def undo(self, keep: int) -> None:
-        """Takes back every purchase after the first `keep`."""
-        for purchase in self.bought[keep:]:
+        """Take back every purchase after the first `keep`."""
+        for purchase in self.launched[keep:]:
             self.left += purchase.copies * purchase.load
             self.room[purchase.type] += purchase.copies
             self.total_room += purchase.copies
-        del self.bought[keep:]
+        del self.launched[keep:]
 
     @property
     def spent(self) -> float:
-        return float(sum(self.market.cost[p.type] * p.copies for p in self.bought))
+        return float(sum(self.market.cost[p.type] * p.copies for p in self.launched))
 
     def open_types(self) -> Bools:
         is_open: Bools = (self.room >= 1) & (self.total_room >= 1)
         return is_open
 
     def last_machine(self) -> int | None:
-        """Returns the cheapest type of which one machine holds all that is still wanted."""
+        """Return the cheapest type of which one machine holds all that is still wanted."""
         used = self.left > 0
         left, size = self.left[used, None], self.items.size[used]
         if (left * size).sum(axis=0).max(initial=0.0) > LARGEST:  # not in int64, and on no machine either
@@ -165,18 +165,18 @@ class PurchaseState:
 
 
 def whole_machines(purchase: PurchaseState, plan: Fractional, up_from: float) -> None:
-    """Buys each pattern in whole numbers, most used first; fractions >= `up_from` are rounded up."""
+    """Launch each pattern in whole numbers, most used first; fractions >= `up_from` are rounded up."""
     for index in np.lexsort((np.arange(len(plan.amounts)), -plan.amounts)):
         copies = float(np.floor(plan.amounts[index] + 1.0 - up_from))
         while copies >= 1:
-            bought = purchase.buy(
+            launched = purchase.buy(
                 int(plan.types[index]), np.minimum(plan.loads[index], purchase.left), copies
             )
-            copies = copies - bought if bought else 0.0
+            copies = copies - launched if launched else 0.0
 
 
 def buy_greedily(purchase: PurchaseState, value: Floats, rent: Floats) -> None:
-    """Buys the best value per dollar first, until nothing is wanted or nothing can be bought.
+    """Launch the best value per dollar first, until nothing is wanted or nothing can be launched.
 
     Whenever one machine could hold all the rest, that end is remembered; the cheapest end is taken.
     """
@@ -185,7 +185,7 @@ def buy_greedily(purchase: PurchaseState, value: Floats, rent: Floats) -> None:
     while purchase.left.any():
         last = purchase.last_machine()
         if last is not None:
-            end = (purchase.spent + float(purchase.market.cost[last]), len(purchase.bought), last)
+            end = (purchase.spent + float(purchase.market.cost[last]), len(purchase.launched), last)
             best = end if best is None or end < best else best
         if not greedy.step():
             break
@@ -236,9 +236,9 @@ class _Machines(NamedTuple):
 def improve(
     layout: BinLayout, bins: Bins, items: Items, market: PurchasableTypes, plan: Fractional
 ) -> BinLayout:
-    """Looks for a cheaper layout that serves the same."""
+    """Look for a cheaper layout that serves the same."""
     relaxed = float((market.cost[plan.types] * plan.amounts).sum())
-    if not layout.bought or layout.cost <= WORTH_IT * relaxed:
+    if not layout.launched or layout.cost <= WORTH_IT * relaxed:
         return layout
     search = _Search(layout, bins, items, market, plan)
     search.run()
@@ -250,7 +250,7 @@ class _Search:
         self, layout: BinLayout, bins: Bins, items: Items, market: PurchasableTypes, plan: Fractional
     ) -> None:
         self.layout, self.items, self.market, self.plan = layout, items, market, plan
-        self.fixed, self.loose = _split(layout.bought, market, plan.value)
+        self.fixed, self.loose = _split(layout.launched, market, plan.value)
         self.loads = layout.loads.copy()
         few = bins.growth is None and len(bins.free) <= MOST_BINS
         self.rows = np.arange(len(bins.free)) if few else np.zeros(0, dtype=np.int64)
@@ -283,7 +283,7 @@ class _Search:
             return False
         self.loads[self.rows] += filled.loads[: len(self.rows)]
         grown = _Machines(kept.types, kept.loads + filled.loads[len(self.rows) :])
-        self.loose = _joined(grown, purchase.bought)
+        self.loose = _joined(grown, purchase.launched)
         return True
 
     def _spare_room(self, kept: _Machines) -> Bins:
@@ -305,13 +305,13 @@ class _Search:
 
     def result(self) -> BinLayout:
         pairs = zip(self.loose.types.tolist(), self.loose.loads, strict=True)
-        bought = (*self.fixed, *(MachinePurchase(type_, load, 1) for type_, load in pairs))
-        cost = float(sum(self.market.cost[p.type] * p.copies for p in bought))
-        return BinLayout(self.loads, bought, self.layout.unserved, cost)
+        launched = (*self.fixed, *(MachinePurchase(type_, load, 1) for type_, load in pairs))
+        cost = float(sum(self.market.cost[p.type] * p.copies for p in launched))
+        return BinLayout(self.loads, launched, self.layout.unserved, cost)
 
 
 def _windows() -> Iterator[tuple[int, int]]:
-    """Yields how many machines to give up, and how many of the worst to skip; small steps first."""
+    """Yield how many machines to give up, and how many of the worst to skip; small steps first."""
     while True:
         for size in (1, 2, 3, 5, 8):
             for offset in (0, size, 2 * size):
@@ -319,10 +319,10 @@ def _windows() -> Iterator[tuple[int, int]]:
 
 
 def _split(
-    bought: tuple[MachinePurchase, ...], market: PurchasableTypes, value: Floats
+    launched: tuple[MachinePurchase, ...], market: PurchasableTypes, value: Floats
 ) -> tuple[list[MachinePurchase], _Machines]:
-    """Returns the worst used machines one by one, the others as they were bought."""
-    ranked = sorted(bought, key=lambda p: float((p.load * value).sum()) / float(market.cost[p.type]))
+    """Return the worst used machines one by one, the others as they were launched."""
+    ranked = sorted(launched, key=lambda p: float((p.load * value).sum()) / float(market.cost[p.type]))
     fixed: list[MachinePurchase] = []
     loose: list[MachinePurchase] = []
     left = LOOSE
@@ -335,9 +335,9 @@ def _split(
     return fixed, _joined(_Machines(np.zeros(0, dtype=np.int64), np.zeros((0, len(value)))), loose)
 
 
-def _joined(machines: _Machines, bought: list[MachinePurchase]) -> _Machines:
-    types = [p.type for p in bought for _ in range(p.copies)]
-    loads = [p.load for p in bought for _ in range(p.copies)]
+def _joined(machines: _Machines, launched: list[MachinePurchase]) -> _Machines:
+    types = [p.type for p in launched for _ in range(p.copies)]
+    loads = [p.load for p in launched for _ in range(p.copies)]
     if not types:
         return machines
     return _Machines(
@@ -353,7 +353,7 @@ _ROUND_CELLS = 60_000  # bins x classes, over all rounds
 
 
 def lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) -> BinLayout:
-    """Serves the most of `wanted`, then pays the least."""
+    """Serve the most of `wanted`, then pays the least."""
     useful = useful_types(items, market, wanted)
     market = market.only(useful)
     prices = start_values(items, market, wanted)
@@ -365,16 +365,16 @@ def lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) 
         layout, plan, learnt = _one_round(items, bins, market, wanted, (prices, plan))
         if best is None or _rank(layout) < _rank(best[0]):
             best = (layout, plan)
-        if not layout.bought and not layout.unserved.any():
+        if not layout.launched and not layout.unserved.any():
             break
         prices = learnt
     assert best is not None
     layout = improve(best[0], bins, items, market, best[1])
-    return layout._replace(bought=tuple(p._replace(type=int(useful[p.type])) for p in layout.bought))
+    return layout._replace(launched=tuple(p._replace(type=int(useful[p.type])) for p in layout.launched))
 
 
 def _rounds(bins: Bins, wanted: Floats) -> int:
-    """Returns one when nothing can be learnt, few when there is little to place or the problem is large."""
+    """Return one when nothing can be learnt, few when there is little to place or the problem is large."""
     cells = len(bins.free) * len(wanted)
     if not cells:
         return 1
@@ -404,7 +404,7 @@ def _one_round(
         whole_machines(purchase, plan, up_from)
         buy_greedily(purchase, plan.value, plan.rent)
         unserved = filled.left - buyable + purchase.left
-        layouts.append(BinLayout(filled.loads, tuple(purchase.bought), unserved, purchase.spent))
+        layouts.append(BinLayout(filled.loads, tuple(purchase.launched), unserved, purchase.spent))
     # Moves prices toward what was paid; an item that fits wholly on nodes is worth less there.
     target = np.where(filled.left > 0, plan.value, prices * 0.7)
     learned = np.where(wanted > 0, np.sqrt(np.maximum(prices, 1e-12) * np.maximum(target, 1e-12)), prices)
@@ -412,7 +412,7 @@ def _one_round(
 
 
 def useful_types(items: Items, market: PurchasableTypes, wanted: Floats) -> Ints:
-    """Returns types on sale, without those that another type replaces: as large, as open, no dearer."""
+    """Return types on sale, without those that another type replaces: as large, as open, no dearer."""
     alone = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
     alone[~market.allowed] = 0
     machines = np.where(alone > 0, np.ceil(wanted / np.maximum(alone, 1.0)), 0.0).sum(axis=1)

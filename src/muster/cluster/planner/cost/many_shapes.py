@@ -1,7 +1,7 @@
 """Imported lazily: lays out demand of many shapes, where rounding a linear program loses too much.
 
 Called by `inventory`. Prices come from a relaxation without whole machines; classes are dealt into groups,
-and each group fills its own machine at the same time. Worst used machines are given up and bought again.
+and each group fills its own machine at the same time. Worst used machines are given up and launched again.
 Budgets are counts, never seconds.
 """
 
@@ -44,7 +44,7 @@ SHIFTS = 3  # times that nodes meet another group of classes
 
 
 class Purchases(NamedTuple):
-    """Purchases are machines with their loads; load k puts `amounts[k]` of `classes[k]` on `owner[k]`."""
+    """Machines with their loads; load k puts `amounts[k]` of `classes[k]` on `owner[k]`."""
 
     types: Ints
     copies: Ints
@@ -54,7 +54,7 @@ class Purchases(NamedTuple):
 
     @classmethod
     def of(cls, parts: list[tuple[Ints, Ints, Ints, Floats]]) -> Purchases:
-        """Joins (types, copies, classes of each, loads of each)."""
+        """Join (types, copy, classes of each, loads of each)."""
         if not parts:
             none = np.zeros(0, dtype=np.int64)
             return cls(none, none, none, none, np.zeros(0))
@@ -81,7 +81,7 @@ class Purchases(NamedTuple):
         return Purchases(*(np.concatenate(pair) for pair in zip(self, moved, strict=True)))
 
     def held(self, classes: int) -> Floats:
-        """Returns how many of each class all machines hold."""
+        """Return how many of each class all machines hold."""
         amounts = self.amounts * self.copies[self.owner]
         return np.asarray(np.bincount(self.classes, amounts, minlength=classes), dtype=np.float64)
 
@@ -93,7 +93,7 @@ class Purchases(NamedTuple):
         return float((market.cost[self.types] * self.copies).sum())
 
     def rank(self, market: PurchasableTypes) -> tuple[float, float]:
-        """Sorts the better purchase first: what serves more, then what costs less."""
+        """Sort the better purchase first: what serves more, then what costs less."""
         return -float((self.amounts * self.copies[self.owner]).sum()), self.cost(market)
 
 
@@ -146,7 +146,7 @@ class _Groups:
         self.fresh[groups, types] = True
 
     def buy(self, least: float) -> None:
-        """Buys until no group has a pattern worth more than `least` of its machine."""
+        """Launch until no group has a pattern worth more than `least` of its machine."""
         while True:
             self.ratio[:, (self.room < 1) | (self.total_room < 1)] = -1.0
             types = self.ratio.argmax(axis=1)
@@ -161,7 +161,7 @@ class _Groups:
                 self._take(groups[fresh], types[fresh])
 
     def _leaders(self, groups: Ints, types: Ints) -> tuple[Ints, Ints]:
-        """Returns the stale patterns that lead or nearly do: one call for several costs little more."""
+        """Return the stale patterns that lead or nearly do: one call for several costs little more."""
         close = self.ratio[groups] >= CLOSE * self.ratio[groups, types][:, None]
         which, kinds = np.nonzero(close & ~self.fresh[groups])
         return groups[which], kinds
@@ -180,66 +180,66 @@ class _Groups:
 
 
 def buy_in_groups(items: Items, market: PurchasableTypes, wanted: Floats, value: Floats) -> Purchases:
-    """Returns machines for `wanted`: first many groups side by side, what they leave in fewer."""
-    bought = Purchases.of([])
+    """Return machines for `wanted`: first many groups side by side, what they leave in fewer."""
+    launched = Purchases.of([])
     left = wanted.copy()
     count = -(-int(np.count_nonzero(left)) // GROUP)
     for least in (NOT_WORTH_IT, 0.0):
         classes = int(np.count_nonzero(left))
         if not classes:
             break
-        used = np.bincount(bought.types, bought.copies, minlength=len(market.cost))
+        used = np.bincount(launched.types, launched.copies, minlength=len(market.cost))
         beside = market._replace(room=market.room - used, total_room=market.total_room - used.sum())
         groups = _Groups(items, beside, left, value, max(1, min(count, classes)))
         groups.buy(least)
         more = Purchases.of(groups.parts)
-        bought = bought.and_(more.only(more.copies > 0))
+        launched = launched.and_(more.only(more.copies > 0))
         left -= more.held(len(left))
         count = max(1, min(count // 4, int(np.count_nonzero(left)) // GROUP + 1))
-    return bought
+    return launched
 
 
-def learnt_prices(bought: Purchases, market: PurchasableTypes, value: Floats) -> Floats:
-    """Moves prices toward what was paid: a machine's cost is shared by its items in proportion to price."""
-    worth = np.maximum(bought.worth(value), TINY)
-    factor = market.cost[bought.types] / worth
-    counts = bought.amounts * bought.copies[bought.owner]
-    held = np.bincount(bought.classes, counts, minlength=len(value))
-    paid = np.bincount(bought.classes, counts * factor[bought.owner], minlength=len(value))
+def learnt_prices(launched: Purchases, market: PurchasableTypes, value: Floats) -> Floats:
+    """Move prices toward what was paid: a machine's cost is shared by its items in proportion to price."""
+    worth = np.maximum(launched.worth(value), TINY)
+    factor = market.cost[launched.types] / worth
+    counts = launched.amounts * launched.copies[launched.owner]
+    held = np.bincount(launched.classes, counts, minlength=len(value))
+    paid = np.bincount(launched.classes, counts * factor[launched.owner], minlength=len(value))
     ratio = np.divide(paid, held, out=np.ones(len(value)), where=held > 0)
     learnt: Floats = value * np.clip(ratio, 0.5, 2.0) ** 0.8
     return learnt
 
 
-def _given_up(bought: Purchases, market: PurchasableTypes, value: Floats) -> Bools:
-    """Returns the machines with the least value per dollar, as many as `GIVEN_UP` of the cost."""
-    cost = market.cost[bought.types]
-    worst = np.argsort(bought.worth(value) / cost, kind="stable")
-    spent = np.cumsum((cost * bought.copies)[worst])
+def _given_up(launched: Purchases, market: PurchasableTypes, value: Floats) -> Bools:
+    """Return the machines with the least value per dollar, as many as `GIVEN_UP` of the cost."""
+    cost = market.cost[launched.types]
+    worst = np.argsort(launched.worth(value) / cost, kind="stable")
+    spent = np.cumsum((cost * launched.copies)[worst])
     gone: Bools = np.zeros(len(worst), dtype=bool)
     gone[worst[spent <= GIVEN_UP * spent[-1]]] = True
     return gone
 
 
-def bought_again(
-    bought: Purchases, items: Items, market: PurchasableTypes, value: Floats, rounds: int
+def launched_again(
+    launched: Purchases, items: Items, market: PurchasableTypes, value: Floats, rounds: int
 ) -> Purchases:
-    """Gives the worst used machines up and buys again for what they held, as often as `rounds`."""
-    for _ in range(rounds if len(bought.types) else 0):
-        gone = _given_up(bought, market, value)
-        kept = bought.only(~gone)
-        left = bought.only(gone).held(len(value))
+    """Give the worst used machines up and launch again for what they held, as often as `rounds`."""
+    for _ in range(rounds if len(launched.types) else 0):
+        gone = _given_up(launched, market, value)
+        kept = launched.only(~gone)
+        left = launched.only(gone).held(len(value))
         used = np.bincount(kept.types, kept.copies, minlength=len(market.cost))
         beside = market._replace(room=market.room - used, total_room=market.total_room - used.sum())
         again = kept.and_(buy_in_groups(items, beside, left, value))
-        if again.rank(market) < bought.rank(market):
-            bought = again
+        if again.rank(market) < launched.rank(market):
+            launched = again
         value = learnt_prices(again, market, value)
-    return bought
+    return launched
 
 
 def fill_nodes_in_groups(bins: Bins, items: Items, wanted: Floats, value: Floats) -> Filled:
-    """Serves value on the nodes; where there are many, each group of nodes sees some classes at a time."""
+    """Serve value on the nodes; where there are many, each group of nodes sees some classes at a time."""
     classes = np.flatnonzero(wanted > 0)
     if len(bins.free) * len(classes) <= NODE_CELLS or len(classes) < 2 * NODE_GROUP:
         return fill_nodes(bins, items, wanted, value)
@@ -267,7 +267,7 @@ class _NodeFilling:
         self.weights = _directions(items)
 
     def run(self, rows: Ints) -> None:
-        """Fills the nodes; each meets several groups of classes, one after another."""
+        """Fill the nodes; each meets several groups of classes, one after another."""
         count = len(self.classes)
         for shift in range(SHIFTS):
             for start in range(NODE_BLOCKS):
@@ -310,20 +310,20 @@ class _NodeFilling:
 
 
 def _directions(items: Items) -> Floats:
-    """Returns weights of the columns: all resources alike, then each of them stressed."""
+    """Return weights of the columns: all resources alike, then each of them stressed."""
     rows = np.vstack([np.ones(items.real), np.full((items.real, items.real), 0.3) + 0.7 * np.eye(items.real)])
     return np.hstack([rows, np.zeros((len(rows), items.size.shape[1] - items.real))])[:MOST_WEIGHTINGS]
 
 
 def _by_likeness(items: Items, classes: Ints) -> Ints:
-    """Sorts classes so that neighbours are alike: dealt out in turn, every group gets some of each sort."""
+    """Sort classes so that neighbours are alike: dealt out in turn, every group gets some of each sort."""
     size = items.size[classes]
     order: Ints = np.lexsort((*size.T, (size > 0).sum(axis=1)))
     return classes[order]
 
 
 def _dealt(order: Ints, count: int, padding: int) -> Ints:
-    """Deals `order` out to `count` rows in turn."""
+    """Deal `order` out to `count` rows in turn."""
     width = -(-len(order) // count)
     padded = np.concatenate([order, np.full(count * width - len(order), padding, dtype=np.int64)])
     dealt: Ints = padded.reshape(width, count).T
@@ -331,7 +331,7 @@ def _dealt(order: Ints, count: int, padding: int) -> Ints:
 
 
 def lay_out_many(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) -> BinLayout:
-    """Serves the most of `wanted`, then pays the least."""
+    """Serve the most of `wanted`, then pays the least."""
     useful = useful_types(items, market, wanted)
     market = market.only(useful)
     alone = start_values(items, market, np.ones(len(wanted)))  # infinite: no type can hold one
@@ -340,12 +340,12 @@ def lay_out_many(items: Items, bins: Bins, market: PurchasableTypes, wanted: Flo
     value = np.where(buyable, fluid_prices(items, market, np.where(buyable, wanted, 0.0)), dearest)
     filled = _best_on_nodes(bins, items, wanted, value)
     left = np.where(buyable, filled.left, 0.0)
-    bought = _buy(items, market, left) if left.any() else Purchases.of([])
-    return _layout(filled, bought, market, useful)
+    launched = _buy(items, market, left) if left.any() else Purchases.of([])
+    return _layout(filled, launched, market, useful)
 
 
 def _best_on_nodes(bins: Bins, items: Items, wanted: Floats, price: Floats) -> Filled:
-    """Fills the nodes several times; what goes there as a whole is worth less, so that other things may."""
+    """Fill the nodes several times; what goes there as a whole is worth less, so that other things may."""
     best = Filled(np.zeros((len(bins.free), len(wanted))), wanted)
     value, saved = price, -1.0
     for _ in range(NODE_ROUNDS if len(bins.free) else 0):
@@ -359,25 +359,26 @@ def _best_on_nodes(bins: Bins, items: Items, wanted: Floats, price: Floats) -> F
 
 
 def _buy(items: Items, market: PurchasableTypes, left: Floats) -> Purchases:
-    """Buys several times at better and better prices, and improves the best purchase."""
+    """Launch several times at better and better prices, and improve the best purchase."""
     value = fluid_prices(items, market, left)
     found: list[tuple[Purchases, Floats]] = []
     for _ in range(PASSES):
-        bought = buy_in_groups(items, market, left, value)
-        value = learnt_prices(bought, market, value)
-        found.append((bought, value))
-    bought, value = min(found, key=lambda pair: pair[0].rank(market))
+        launched = buy_in_groups(items, market, left, value)
+        value = learnt_prices(launched, market, value)
+        found.append((launched, value))
+    launched, value = min(found, key=lambda pair: pair[0].rank(market))
     rounds = int(np.clip(ROUND_CLASSES // np.count_nonzero(left), FEWEST_ROUNDS, MOST_ROUNDS))
-    return bought_again(bought, items, market, value, rounds)
+    return launched_again(launched, items, market, value, rounds)
 
 
-def _layout(filled: Filled, bought: Purchases, market: PurchasableTypes, useful: Ints) -> BinLayout:
+def _layout(filled: Filled, launched: Purchases, market: PurchasableTypes, useful: Ints) -> BinLayout:
     machines = []
-    starts = np.searchsorted(bought.owner, np.arange(len(bought.types) + 1))
-    for index, (kind, copies) in enumerate(zip(bought.types.tolist(), bought.copies.tolist(), strict=True)):
+    starts = np.searchsorted(launched.owner, np.arange(len(launched.types) + 1))
+    kinds, all_copies = launched.types.tolist(), launched.copies.tolist()
+    for index, (kind, copies) in enumerate(zip(kinds, all_copies, strict=True)):
         load = np.zeros(len(filled.left))
         part = slice(starts[index], starts[index + 1])
-        load[bought.classes[part]] = bought.amounts[part]
+        load[launched.classes[part]] = launched.amounts[part]
         machines.append(MachinePurchase(int(useful[kind]), load, copies))
-    unserved = filled.left - bought.held(len(filled.left))
-    return BinLayout(filled.loads, tuple(machines), unserved, bought.cost(market))
+    unserved = filled.left - launched.held(len(filled.left))
+    return BinLayout(filled.loads, tuple(machines), unserved, launched.cost(market))

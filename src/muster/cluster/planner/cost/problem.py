@@ -1,4 +1,4 @@
-"""Describes the problem of the cost objective as arrays: item classes, what can be bought, what exists.
+"""Describe the problem of the cost objective as arrays: item classes, what can be launched, what exists.
 
 Quantities are whole numbers in int64, so that what fits is counted exactly. Counts of items and machines are
 float64, where infinity means "no limit". Column r < `real` is a resource; later columns count members of a
@@ -24,14 +24,14 @@ Bools = NDArray[np.bool_]
 
 
 class Items(NamedTuple):
-    """Items are classes of equal requests: what one takes of each column."""
+    """Classes of equal requests: what one takes of each column."""
 
     size: Ints  # classes x columns
     real: int  # how many of the columns are resources
 
 
 class PurchasableTypes(NamedTuple):
-    """PurchasableTypes are the machine types that can be bought."""
+    """The machine types that can be launched."""
 
     size: Ints  # types x columns
     cost: Floats  # per machine; always > 0
@@ -46,7 +46,7 @@ class PurchasableTypes(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """Bins are nodes that exist, are on their way, or were bought earlier; using them costs nothing."""
+    """Nodes that exist, are on their way, or were launched earlier; using them costs nothing."""
 
     free: Ints  # bins x columns
     allowed: Bools | None  # bins x classes; None: everything
@@ -63,16 +63,16 @@ class MachinePurchase(NamedTuple):
 
 
 class BinLayout(NamedTuple):
-    """A BinLayout says where everything goes."""
+    """Says where everything goes."""
 
     loads: Floats  # bins x classes
-    bought: tuple[MachinePurchase, ...]
+    launched: tuple[MachinePurchase, ...]
     unserved: Floats  # per class
     cost: float
 
 
 def counts_that_fit(free: Ints, size: Ints) -> Floats:
-    """Returns how many of each item fit alone on each row: rows x items."""
+    """Return how many of each item fit alone on each row: rows x items."""
     fits = np.full((len(free), len(size)), np.inf)
     for column in range(size.shape[1]):
         users = np.flatnonzero(size[:, column])
@@ -83,7 +83,7 @@ def counts_that_fit(free: Ints, size: Ints) -> Floats:
 
 
 def group_columns(items: Items) -> tuple[Ints, Ints]:
-    """Returns the classes that belong to a group, and per class the column of its group (0: none).
+    """Return the classes that belong to a group, and per class the column of its group (0: none).
 
     A class is in at most one group and takes one place of it; column 0 is always a resource.
     """
@@ -95,7 +95,7 @@ def group_columns(items: Items) -> tuple[Ints, Ints]:
 
 
 def load_size(loads: Floats, items: Items) -> Ints:
-    """Returns what each row of loads takes of each column; loads are mostly zeros."""
+    """Return what each row of loads takes of each column; loads are mostly zeros."""
     rows, classes = np.nonzero(loads)
     amounts = loads[rows, classes].astype(np.int64)
     taken: Ints = np.zeros((len(loads), items.size.shape[1]), dtype=np.int64)
@@ -110,7 +110,7 @@ def load_size(loads: Floats, items: Items) -> Ints:
 
 
 def sums_by_row(rows: Ints, parts: Ints, count: int) -> Ints:
-    """Returns the sum of the parts of each of `count` rows; `rows`, one per part, are sorted."""
+    """Return the sum of the parts of each of `count` rows; `rows`, one per part, are sorted."""
     sums: Ints = np.zeros((count, parts.shape[1]), dtype=np.int64)
     if len(rows):
         starts = np.flatnonzero(np.diff(rows, prepend=-1))
@@ -119,7 +119,7 @@ def sums_by_row(rows: Ints, parts: Ints, count: int) -> Ints:
 
 
 class Avoidance(NamedTuple):
-    """An Avoidance allows at most `most` requests of a group on one node, and none on a node with `label`.
+    """Allows at most `most` requests of a group on one node, and none on a node with `label`.
 
     `value` None: whatever the label's value. `number` separates groups of equal gangs.
     """
@@ -131,7 +131,7 @@ class Avoidance(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """An Ask is one class of equal requests."""
+    """One class of equal requests."""
 
     shape: ItemKey  # without zeros
     selectors: tuple[Selector, ...] = ()  # none: any node
@@ -149,7 +149,7 @@ def ask_of(demand: Demand) -> Ask:
 
 
 def selectors_of(selectors: tuple[Selector, ...]) -> tuple[Selector, ...]:
-    """Returns the selectors up to one that holds everywhere; none at all when that is the first."""
+    """Return the selectors up to one that holds everywhere; none at all when that is the first."""
     for index, selector in enumerate(selectors):
         if not selector:
             return selectors[: index + 1] if index else ()
@@ -157,12 +157,12 @@ def selectors_of(selectors: tuple[Selector, ...]) -> tuple[Selector, ...]:
 
 
 def admits(ask: Ask, labels: Mapping[str, str]) -> bool:
-    """Returns whether the selectors allow a node with these labels to hold the request."""
+    """Return whether the selectors allow a node with these labels to hold the request."""
     return not ask.selectors or any(selector_holds(selector, labels) for selector in ask.selectors)
 
 
 def carries(labels: Mapping[str, str], apart: Avoidance) -> bool:
-    """Returns whether a node with these labels is closed to the group."""
+    """Return whether a node with these labels is closed to the group."""
     value = labels.get(apart.label)
     return value is not None and (apart.value is None or value == apart.value)
 
@@ -171,7 +171,7 @@ TIE = 1e-6  # of a price: decides between equals, never against a real differenc
 
 
 def machine_costs(offers: Sequence[TypeOffer]) -> Floats:
-    """Returns the cost per offer, always > 0; ties of price are broken by Ray's rules, then by order."""
+    """Return the cost per offer, always > 0; ties of price are broken by Ray's rules, then by order."""
     types = [offer.node_type for offer in offers]
     prices = np.array([_price(node_type, types) for node_type in types])
     least = prices[prices > 0].min(initial=1.0)
@@ -204,7 +204,7 @@ def _price(node_type: NodeType, types: Sequence[NodeType]) -> float:
 
 
 def _dominant_resource(node_type: NodeType, types: Sequence[NodeType]) -> str:
-    """Returns the resource of which the type has the largest share of what any type has."""
+    """Return the resource of which the type has the largest share of what any type has."""
     shares = {}
     for name, units in node_type.resources.key:
         most = max(t.resources.units(name) for t in types)

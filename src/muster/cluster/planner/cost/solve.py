@@ -1,4 +1,4 @@
-"""Serves the most requests, then pays the least: the `cost` engine. Called by `pack` and by `muster plan`.
+"""Serve the most requests, then pays the least: the `cost` engine. Called by `pack` and by `muster plan`.
 
 Plans both kinds of demand (requests on what is free, constraints on totals) in both orders, machines of the
 first being free for the second, and keeps the cheaper. Values in, values out.
@@ -24,16 +24,16 @@ from muster.cluster.planner.request import DemandKind, PackProblem, PackSolution
 
 
 class CostOutcome(NamedTuple):
-    """A CostOutcome has what is served and the machines bought: machine i is bin n + i, with n nodes."""
+    """Has what is served and the machines launched: machine i is bin n + i, with n nodes."""
 
     served: Mapping[DemandKind, Served]
     machines: Sequence[int]  # index into PackProblem.offers
     grown: Sequence[int]
-    buyers: Sequence[DemandKind]  # the kinds that bought any
+    buyers: Sequence[DemandKind]  # the kinds that launched any
     cost: float
 
     def unserved(self, problem: PackProblem) -> int:
-        """Returns how many requests and bundles have no place."""
+        """Return how many requests and bundles have no place."""
         short = sum(sum(each.short.values()) for each in self.served.values())
         gangs = sum(gang_size(problem.gangs[g]) for each in self.served.values() for g in each.failed)
         return short + gangs
@@ -54,7 +54,7 @@ class Holding(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """A Detail is the answer with the load of every node and of every new machine."""
+    """The answer with the load of every node and of every new machine."""
 
     solution: PackSolution
     nodes: tuple[tuple[Holding, ...], ...]  # one per node of the problem
@@ -62,7 +62,7 @@ class Detail(NamedTuple):
 
 
 def solution_of(problem: PackProblem, outcome: CostOutcome) -> PackSolution:
-    """Returns the planner's answer."""
+    """Return the planner's answer."""
     names = [offer.node_type.name for offer in problem.offers]
     launch = Counter(outcome.machines)
     limits = {offer.node_type.name: offer.node_type for offer in problem.offers}
@@ -77,7 +77,7 @@ def solution_of(problem: PackProblem, outcome: CostOutcome) -> PackSolution:
 
 
 def detail_of(problem: PackProblem, outcome: CostOutcome) -> Detail:
-    """Returns the answer with the load of every node and of every new machine."""
+    """Return the answer with the load of every node and of every new machine."""
     nodes = len(problem.nodes)
     held: list[list[Holding]] = [[] for _ in range(nodes + len(outcome.machines))]
     for kind, done in outcome.served.items():
@@ -93,7 +93,7 @@ def detail_of(problem: PackProblem, outcome: CostOutcome) -> Detail:
 
 
 def _placements(problem: PackProblem, outcome: CostOutcome) -> list[Placement]:
-    """Returns placements on nodes one by one, and on new machines summed up by type."""
+    """Return placements on nodes one by one, and on new machines summed up by type."""
     nodes = len(problem.nodes)
     names = [offer.node_type.name for offer in problem.offers]
     # Where a bin is reported: a node under its own number, a machine under -1 - its type.
@@ -122,7 +122,7 @@ def _unplaced(problem: PackProblem, outcome: CostOutcome) -> list[Unplaced]:
 
 
 def narrowed(demand: Demand, inventory: Inventory) -> Demand:
-    """Returns the demand with its first selector under which some node or type could hold it."""
+    """Return the demand with its first selector under which some node or type could hold it."""
     if len(demand.selectors) < 2:
         return demand
     for selector in demand.selectors:
@@ -133,7 +133,7 @@ def narrowed(demand: Demand, inventory: Inventory) -> Demand:
 
 
 def narrowed_gang(gang: Gang, inventory: Inventory) -> Gang:
-    """Narrows every bundle; strict packing merges bundles by their original selectors, so those stay."""
+    """Narrow every bundle; strict packing merges bundles by their original selectors, so those stay."""
     if gang.strategy is Strategy.STRICT_PACK:
         return gang
     options = tuple(tuple(narrowed(demand, inventory) for demand in option) for option in gang.options)
@@ -144,17 +144,17 @@ SAME_COST = 1e-6  # relative: two plans this close cost the same
 
 
 def solve_cost(problem: PackProblem) -> PackSolution:
-    """Returns where the demand goes at the least cost."""
+    """Return where the demand goes at the least cost."""
     return solution_of(problem, _outcome(problem))
 
 
 def solve_detailed(problem: PackProblem) -> Detail:
-    """Returns the same with the load of every single node and new machine."""
+    """Return the same with the load of every single node and new machine."""
     return detail_of(problem, _outcome(problem))
 
 
 def _outcome(problem: PackProblem) -> CostOutcome:
-    """Returns the plan; what only one node can hold is placed before everything else."""
+    """Return the plan; what only one node can hold is placed before everything else."""
     asked = {
         name
         for ask in _asks((*problem.demands, *problem.constraints), problem.gangs)
@@ -181,7 +181,7 @@ def _outcome(problem: PackProblem) -> CostOutcome:
 
 
 def _best(problem: PackProblem) -> CostOutcome:
-    """Returns the plain plan, unless one that also respects every preference is as good."""
+    """Return the plain plan, unless one that also respects every preference is as good."""
     plain = _cheaper_order(problem)
     if not _has_preferences(problem):
         return plain
@@ -201,7 +201,7 @@ def _has_preferences(problem: PackProblem) -> bool:
 
 
 def _cheaper_order(problem: PackProblem, plain: CostOutcome | None = None) -> CostOutcome:
-    """Returns the better of both orders; with a plain plan, one that respects every preference."""
+    """Return the better of both orders; with a plain plan, one that respects every preference."""
     first = _in_order(problem, (DemandKind.DEMAND, DemandKind.CONSTRAINT), plain)
     if len(first.buyers) < 2 and not first.unserved(problem):
         return first  # at most one kind buys, and that for itself: the other order buys no less
@@ -240,13 +240,13 @@ def _in_order(problem: PackProblem, order: Sequence[DemandKind], plain: CostOutc
 
 
 def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:
-    """Returns every class that is asked for; strictly packed bundles also as one."""
+    """Return every class that is asked for; strictly packed bundles also as one."""
     bundles = (demand for gang in gangs for option in gang.options for demand in option)
     return list(dict.fromkeys(ask_of(demand) for demand in (*demands, *bundles) if demand.count > 0))
 
 
 def _values(problem: PackProblem, gang: Gang) -> list[str]:
-    """Returns every value of the gang's locality label that a node or a type has."""
+    """Return every value of the gang's locality label that a node or a type has."""
     if not gang.locality_label:
         return []
     labels = [node.labels for node in problem.nodes] + [offer.node_type.labels for offer in problem.offers]

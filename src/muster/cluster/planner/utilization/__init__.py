@@ -1,4 +1,4 @@
-"""Follows Ray's scoring rule and Ray's choices, computing each distinct case once."""
+"""Follow Ray's scoring rule and Ray's choices, computing each distinct case once."""
 
 from __future__ import annotations
 

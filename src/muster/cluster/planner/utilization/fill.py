@@ -1,4 +1,4 @@
-"""Computes how one node would be filled: every run in order, as many requests of it as fit.
+"""Compute how one node would be filled: every run in order, as many requests of it as fit.
 
 The inner loop of the engine. Bit s of a mask stands for run s, so the runs a node could take are found
 with one table look-up per column instead of one test per run.
@@ -15,7 +15,7 @@ from muster.cluster.planner.utilization.grouping import Labels, Lead, NodeRun, R
 
 
 class Fill(NamedTuple):
-    """A Fill is what a node would take, and the node's state after that."""
+    """What a node would take, and the node's state after that."""
 
     takes: tuple[tuple[int, int], ...]  # (run, how many)
     free: tuple[int, ...]
@@ -25,7 +25,7 @@ class Fill(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """A Needs is one run, prepared for the inner loop."""
+    """One run, prepared for the inner loop."""
 
     units: tuple[tuple[int, int, list[int], list[int]], ...]  # column, units, table; without zeros
     columns: int  # with the GPU mark
@@ -33,7 +33,7 @@ class Needs(NamedTuple):
 
 
 class Filler:
-    """A Filler has the runs of one attempt and how many requests of each are left."""
+    """Has the runs of one attempt and how many requests of each are left."""
 
     def __init__(self, runs: Sequence[NodeRun], columns: RelevantColumns) -> None:
         self.runs = runs
@@ -44,7 +44,9 @@ class Filler:
         self._tables = {column: _table(wanted, column) for column in used}
         self._pinned, self._by_pin = _by_pin(runs, columns)
         self._needs = [self._ready(run, units, columns) for run, units in zip(runs, wanted, strict=True)]
-        self._picky = [s for s, run in enumerate(runs) if _is_picky(run)]
+        # The runs that may not use some nodes, whatever is free there.
+        picky = ((run.avoid is not None or (run.selectors and () not in run.selectors)) for run in runs)
+        self._picky = [s for s, is_picky in enumerate(picky) if is_picky]
         self._label_masks: dict[Labels, int] = {}
         self._label_scores: dict[tuple[Lead, Labels], int] = {}
         self.gpu_mark = columns.gpu_mark
@@ -56,7 +58,7 @@ class Filler:
         self.renew()
 
     def renew(self) -> None:
-        """Resets the counts, as if nothing had been placed."""
+        """Reset the counts, as if nothing had been placed."""
         self.left = [run.amount for run in self.runs]
         self.alive = (1 << len(self.runs)) - 1
         self.fresh = True
@@ -69,7 +71,7 @@ class Filler:
         return Needs(steps, used, run if run.selectors or run.avoid is not None else None)
 
     def fitting(self, free: Sequence[int], pins: Sequence[str] = ()) -> int:
-        """Returns the runs whose shape fits, whether requests of them are left or not."""
+        """Return the runs whose shape fits, whether requests of them are left or not."""
         mask = ~self._pinned
         for name in pins if self._pinned else ():
             for others, runs in self._by_pin.get(name, {}).items():
@@ -80,7 +82,7 @@ class Filler:
         return mask & (1 << len(self.runs)) - 1
 
     def allowed(self, labels: Labels) -> int:
-        """Returns the runs that a node with these labels may take."""
+        """Return the runs that a node with these labels may take."""
         if not self._picky:
             return -1
         mask = self._label_masks.get(labels)
@@ -91,14 +93,14 @@ class Filler:
         return mask
 
     def label_score(self, lead: Lead, labels: Labels) -> int:
-        """Returns how early the matching selector of the first placed request that has one is in its list."""
+        """Return how early the matching selector of the first placed request that has one is in its list."""
         score = self._label_scores.get((lead, labels))
         if score is None:
             score = self._label_scores[lead, labels] = _label_score(lead, dict(labels))
         return score
 
     def take(self, run: int, amount: int) -> int:
-        """Counts requests as placed; returns how many are left."""
+        """Count requests as placed; returns how many are left."""
         left = self.left[run] = self.left[run] - amount
         self.fresh = False
         if not left:
@@ -106,7 +108,7 @@ class Filler:
         return left
 
     def fill(self, state: State, fitting: int) -> Fill | None:
-        """Returns what the node, which these runs fit, would take of what is left; None when nothing."""
+        """Return what the node, which these runs fit, would take of what is left; None when nothing."""
         mask = self.alive & fitting & self.allowed(state.labels)
         if not mask:
             return None
@@ -143,7 +145,7 @@ class Filler:
         left: tuple[Sequence[int], Sequence[str]],
         at: tuple[int, int],
     ) -> tuple[Lead, Labels, int]:
-        """Returns the selectors, the labels with the new one, and the runs that may still follow."""
+        """Return the selectors, the labels with the new one, and the runs that may still follow."""
         lead, labels = so_far
         s, mask = at
         if run.selectors and (not lead or (self.entangled and run.selectors not in lead)):
@@ -158,7 +160,7 @@ class Filler:
 def _by_pin(
     runs: Sequence[NodeRun], columns: RelevantColumns
 ) -> tuple[int, dict[str, dict[tuple[str, ...], int]]]:
-    """Returns the runs that ask for resources in shared columns; then by the first of these, and by all."""
+    """Return the runs that ask for resources in shared columns; then by the first of these, and by all."""
     pinned = 0
     found: dict[str, dict[tuple[str, ...], int]] = {}
     for s, run in enumerate(runs):
@@ -171,7 +173,7 @@ def _by_pin(
 
 
 def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], list[int]]:
-    """Returns the sorted quantities, and for each gap between them the runs that ask no more."""
+    """Return the sorted quantities, and for each gap between them the runs that ask no more."""
     asked: dict[int, int] = {}
     for s, units in enumerate(wanted):
         quantity = units.get(column, 0)
@@ -181,11 +183,6 @@ def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], li
         mask |= asked[quantity]
         masks.append(mask)
     return cuts, masks
-
-
-def _is_picky(run: NodeRun) -> bool:
-    """Returns whether there are nodes that the run may not use, whatever is free there."""
-    return run.avoid is not None or bool(run.selectors and () not in run.selectors)
 
 
 def _label_score(lead: Lead, labels: dict[str, str]) -> int:

@@ -34,7 +34,7 @@ _LOW, _SUM, _COUNT = range(3)  # after totals, factors, pads and worths
 
 
 class GangColumns:
-    """GangColumns are the resources and labels that gangs ask for: nothing else of a node changes."""
+    """The resources and labels that gangs ask for: nothing else of a node changes."""
 
     def __init__(self, grouping: NodeGrouping, states: Sequence[State]) -> None:
         self.index = index = grouping.columns.index
@@ -59,7 +59,7 @@ class GangColumns:
         self._bits: dict[int, int] = {}
 
     def bits(self, used: int) -> int:
-        """Returns State.used with our column numbers; the GPU mark is the bit after them."""
+        """Return State.used with our column numbers; the GPU mark is the bit after them."""
         mine = self._bits.get(used)
         if mine is None:
             mine = 1 << len(self.number) if used & self.gpu_mark else 0
@@ -69,7 +69,7 @@ class GangColumns:
 
 
 class RowKind(NamedTuple):
-    """A RowKind is all that the score of a candidate for a gang depends on."""
+    """All that the score of a candidate for a gang depends on."""
 
     terms: tuple[tuple[int, float, float], ...]  # our column or -1, total, worth when fixed
     free: tuple[int, ...]  # in grains
@@ -78,7 +78,7 @@ class RowKind(NamedTuple):
 
 
 def row_kind(state: State, columns: GangColumns) -> RowKind | None:
-    """Returns the kind; None for a state that only the rule itself can score."""
+    """Return the kind; None for a state that only the rule itself can score."""
     frame, late = state.frame, state.frame.late
     terms = []
     for column, total, fixed in frame.terms:
@@ -104,7 +104,7 @@ def row_kind(state: State, columns: GangColumns) -> RowKind | None:
 
 
 class AskedRun(NamedTuple):
-    """An AskedRun is one run of a gang in our columns."""
+    """One run of a gang in our columns."""
 
     units: tuple[tuple[int, int], ...]  # column, grains
     used: int
@@ -112,7 +112,7 @@ class AskedRun(NamedTuple):
 
 
 class Asked:
-    """An Asked is what equal gangs ask for."""
+    """What equal gangs ask for."""
 
     def __init__(self, filler: Filler, columns: GangColumns) -> None:
         self.filler = filler
@@ -128,7 +128,7 @@ class Asked:
         self.spread = self.runs[0].run.avoid is not None
 
     def smallest(self) -> list[AskedRun]:
-        """Returns runs of which one fits wherever any run does."""
+        """Return runs of which one fits wherever any run does."""
         sizes = [dict(run.units) for run in self.runs]
         return [
             run
@@ -137,7 +137,7 @@ class Asked:
         ]
 
     def least(self) -> AskedRun:
-        """Returns what every run that is left takes at least."""
+        """Return what every run that is left takes at least."""
         left = [run for run, amount in zip(self.runs, self.filler.left, strict=True) if amount]
         sizes = [dict(run.units) for run in left]
         units = {column: min(size.get(column, 0) for size in sizes) for column in sizes[0]}
@@ -149,7 +149,7 @@ def _is_less(one: dict[int, int], other: dict[int, int]) -> bool:
 
 
 class RowsTaking(NamedTuple):
-    """RowsTaking is what some rows have after they took what they can."""
+    """What some rows have after they took what they can."""
 
     free: list[Ints]  # per column
     used: Ints
@@ -158,7 +158,7 @@ class RowsTaking(NamedTuple):
 
 
 class ScoredRows(NamedTuple):
-    """ScoredRows are keys in parts: label, GPU and resource types; the lowest and the mean worth."""
+    """Keys in parts: label, GPU and resource types; the lowest and the mean worth."""
 
     fits: Bools  # whether any shape fits, whatever the labels say; later on, whether one might
     head: Ints
@@ -168,7 +168,7 @@ class ScoredRows(NamedTuple):
 
 
 class RowArrays:
-    """RowArrays hold what the score of each row depends on, and compute the scores of many rows at once."""
+    """Holds what the score of each row depends on, and compute the scores of many rows at once."""
 
     def __init__(self, columns: GangColumns) -> None:
         self._width = len(columns.number)
@@ -183,12 +183,12 @@ class RowArrays:
         self._floats = np.hstack([self._floats, np.zeros((len(self._floats), more))])
 
     def may_be_set_aside(self) -> Bools:
-        """Returns per row whether its nodes are set aside when no shape fits."""
+        """Return per row whether its nodes are set aside when no shape fits."""
         aside: Bools = self._ints[self._width + _ASIDE] == 1
         return aside
 
     def write(self, row: int, kind: RowKind) -> None:
-        """Fills in a row."""
+        """Fill in a row."""
         number = self._labels.setdefault(kind.labels, len(self._labels))
         used, lead, *rest = kind.facts
         self._ints[:, row] = (*kind.free, used, lead, number, *rest)
@@ -207,7 +207,7 @@ class RowArrays:
         self._floats[:, row] = (*totals, *factors, *pads, *worths, low, fixed, max(1, len(kind.terms)))
 
     def score(self, asked: Asked, rows: Ints) -> ScoredRows:
-        """Returns the scores for what is left of a gang."""
+        """Return the scores for what is left of a gang."""
         width, size = self._width, len(rows)
         free, fits = [self._ints[column][rows] for column in range(width)], np.zeros(size, dtype=bool)
         # Before anything is taken it must be exact: nodes that fit nothing are set aside.
@@ -231,7 +231,7 @@ class RowArrays:
         return found
 
     def _taking(self, asked: Asked, rows: Ints) -> RowsTaking:
-        """Lets every row take what it can: each run in order, as many requests of it as fit."""
+        """Let every row take what it can: each run in order, as many requests of it as fit."""
         facts = self._ints[self._width :]
         free = [self._ints[column][rows] for column in range(self._width)]
         taking = RowsTaking(free, facts[_USED][rows], facts[_LEAD][rows], np.full(len(rows), -1))
@@ -256,7 +256,7 @@ class RowArrays:
         return taking
 
     def _label_scores(self, run: NodeRun, labels: Ints) -> Ints | None:
-        """Returns the label score of each row for the run; 0: no selector holds."""
+        """Return the label score of each row for the run; 0: no selector holds."""
         selectors = run.selectors
         if not selectors:
             return None
@@ -267,11 +267,11 @@ class RowArrays:
         return np.array(known, dtype=np.int64)[labels]
 
     def _barred(self, run: NodeRun) -> Bools:
-        """Returns, by number of the labels, whether a node with them may not take the run."""
+        """Return, by number of the labels, whether a node with them may not take the run."""
         return np.array([run.avoid in labels for labels in self._labels], dtype=bool)
 
     def _worths(self, asked: Asked, rows: Ints, taking: RowsTaking) -> Iterator[tuple[Floats, Floats]]:
-        """Yields, per column, the share in use and the worth."""
+        """Yield, per column, the share in use and the worth."""
         width, floats = self._width, self._floats
         for column in range(width):
             if column not in asked.columns:
@@ -283,7 +283,7 @@ class RowArrays:
             yield share, share * share * share * floats[width + column][rows]
 
     def same_lowest(self, asked: Asked, rows: Ints, lowest: float) -> bool:
-        """Returns whether the lowest worths of these rows, all close to this, come from the same numbers."""
+        """Return whether the lowest worths of these rows, all close to this, come from the same numbers."""
         width, limit = self._width, lowest * (1 + 2 * CLOSE)
         fixed = self._floats[4 * width + _LOW][rows]
         behind = [np.where(fixed <= limit, fixed, -1.0)]

@@ -34,7 +34,7 @@ _FEW = 16  # rows that are scored one by one
 
 
 class RowScores:
-    """RowScores are what each row would take of the requests that are left, as scores."""
+    """What each row would take of the requests that are left, as scores."""
 
     def __init__(self, rows: int) -> None:
         self.seen = 0  # how much of the table's history is in here
@@ -46,7 +46,7 @@ class RowScores:
         self.exact: dict[int, tuple[Key, Fill]] = {}
 
     def resized(self, rows: int) -> RowScores:
-        """Returns a copy with room for this many rows."""
+        """Return a copy with room for this many rows."""
         made, size = RowScores(rows), len(self.head)
         made.seen, made.exact = self.seen, dict(self.exact)
         made.fits[:size], made.head[:size], made.last[:size] = self.fits, self.head, self.last
@@ -62,7 +62,7 @@ class RowScores:
 
 
 class Question:
-    """A Question is what equal gangs ask, with the answers by what is left of the gang."""
+    """What equal gangs ask, with the answers by what is left of the gang."""
 
     def __init__(self, filler: Filler, columns: GangColumns) -> None:
         self.filler = filler
@@ -71,7 +71,7 @@ class Question:
 
 
 class CandidateTable:
-    """A CandidateTable has candidates with their ranks in the list, grouped into rows."""
+    """Has candidates with their ranks in the list, grouped into rows."""
 
     def __init__(self, columns: GangColumns) -> None:
         self._columns = columns
@@ -89,7 +89,7 @@ class CandidateTable:
         self._unused: list[int] = []
 
     def add(self, states: Sequence[State], ranks: Ints) -> bool:
-        """Adds candidates; returns whether all of them can be scored here."""
+        """Add candidates; return whether all of them can be scored here."""
         kinds = {state: row_kind(state, self._columns) for state in dict.fromkeys(states)}
         if None in kinds.values():
             return False
@@ -101,7 +101,7 @@ class CandidateTable:
         return True
 
     def put(self, candidate: int, state: State, rank: int) -> None:
-        """Puts a candidate into the row of its new state."""
+        """Put a candidate into the row of its new state."""
         kind = row_kind(state, self._columns)
         assert kind is not None  # taking requests does not change whether a candidate can be scored here
         row = self.row_of[candidate] = self._row(kind, state)
@@ -109,14 +109,14 @@ class CandidateTable:
         self.first[row] = min(self.first[row], rank)
 
     def renew_first(self, candidates: Ints) -> None:
-        """Notes the first candidate of each row that these, given by rank, are in."""
+        """Note the first candidate of each row that these, given by rank, are in."""
         ordered = candidates[::-1]
         least = np.full(len(self.first), FAR)
         least[self.row_of[ordered]] = self.rank[ordered]  # of several, the last one stays: the lowest
         np.minimum(self.first, least, out=self.first)
 
     def take(self, row: int) -> int:
-        """Removes the first candidate of a row and returns it."""
+        """Remove the first candidate of a row and return it."""
         mine = (self.row_of == row).nonzero()[0]
         ranks = self.rank[mine]
         at = int(ranks.argmin())
@@ -126,7 +126,7 @@ class CandidateTable:
         return int(mine[at])
 
     def restart(self, candidates: Sequence[int]) -> None:
-        """Makes these the candidates, in the order of their numbers; the others are not available."""
+        """Make these the candidates, in the order of their numbers; the others are not available."""
         some = np.array(candidates, dtype=np.int64)
         self.row_of = np.full(len(self.rank), -1)
         self.row_of[some] = self._home[some]
@@ -135,23 +135,23 @@ class CandidateTable:
         self.renew_first(some)
 
     def move(self, ordered: Ints, rank: int) -> None:
-        """Gives candidates new ranks from `rank` on, before all others in their rows; they come by rank."""
+        """Give candidates new ranks from `rank` on, before all others in their rows; they come by rank."""
         self.rank[ordered] = rank + np.arange(len(ordered))
         self.first[self.row_of[ordered]] = FAR
         self.renew_first(ordered)
 
     def in_rows(self, chosen: Bools) -> Ints:
-        """Returns the candidates in these rows, by rank."""
+        """Return the candidates in these rows, by rank."""
         mine = np.append(chosen, False)[self.row_of].nonzero()[0]
         ordered: Ints = mine[np.argsort(self.rank[mine])]
         return ordered
 
-    def give_back(self, candidate: int, row: int) -> None:
+    def put_back(self, candidate: int, row: int) -> None:
         self.row_of[candidate] = row
         self.first[row] = min(self.first[row], self.rank[candidate])
 
     def release(self, row: int) -> None:
-        """Frees a row that no candidate is in any more."""
+        """Free a row that no candidate is in any more."""
         kind = self._kinds[row]
         if self.first[row] == FAR and kind is not None:
             del self._rows[kind]
@@ -174,14 +174,14 @@ class CandidateTable:
         return row
 
     def ask(self, filler: Filler) -> Question:
-        """Returns the question of gangs that share this filler."""
+        """Return the question of gangs that share this filler."""
         found = self._questions.get(filler)
         if found is None:
             found = self._questions[filler] = Question(filler, self._columns)
         return found
 
     def answer(self, question: Question, before: RowScores | None = None) -> RowScores:
-        """Returns the scores of all rows for what is left of a gang; `before`: when a bit more was left."""
+        """Return the scores of all rows for what is left of a gang; `before`: when a bit more was left."""
         left = tuple(question.filler.left)
         known = question.answers.get(left)
         if known is None:
@@ -207,7 +207,7 @@ class CandidateTable:
         return known
 
     def _derived(self, question: Question, before: RowScores) -> RowScores:
-        """Returns the scores after one row took: if each takes one request, only some rows change."""
+        """Return the scores after one row took: if each takes one request, only some rows change."""
         if not question.asked.spread:
             return RowScores(0)
         known = before.resized(len(before.head))
@@ -231,7 +231,7 @@ class CandidateTable:
                 known.last[row] = fill.takes[-1][0]
 
     def best(self, question: Question, known: RowScores) -> int:
-        """Returns the row of the best candidate; -1 when none takes anything."""
+        """Return the row of the best candidate; -1 when none takes anything."""
         heads = np.where(self.first < FAR, known.head, NOTHING)
         top = int(heads.min(initial=NOTHING))
         if top == NOTHING:
@@ -247,7 +247,7 @@ class CandidateTable:
         return best
 
     def _share_lowest(self, question: Question, known: RowScores, rows: Ints) -> bool:
-        """Returns whether the lowest worths, which are close, are surely equal."""
+        """Return whether the lowest worths, which are close, are surely equal."""
         lowest = float(known.lowest[rows[0]])
         return lowest == 0.0 or (len(rows) > _FEW and self.arrays.same_lowest(question.asked, rows, lowest))
 
@@ -261,7 +261,7 @@ class CandidateTable:
         return found
 
     def fill(self, question: Question, known: RowScores, row: int, state: State) -> Fill:
-        """Returns what a candidate of this row takes."""
+        """Return what a candidate of this row takes."""
         if row in known.exact and self._samples[row] is state:
             return known.exact[row][1]
         found = question.filler.fill(state, question.filler.fitting(state.free))
@@ -284,7 +284,7 @@ class _Aside:
 
 
 class GangTable:
-    """A GangTable chooses nodes and new machines for gangs; it holds the list of nodes as ranks."""
+    """Chooses nodes and new machines for gangs; it holds the list of nodes as ranks."""
 
     def __init__(self, columns: GangColumns, offers: Sequence[State]) -> None:
         self._nodes = CandidateTable(columns)
@@ -298,19 +298,19 @@ class GangTable:
         self.is_usable = columns.fits and self._offers.add(offers, np.arange(len(offers)))
 
     def load(self, states: Sequence[State], order: Sequence[int]) -> None:
-        """Reads the nodes and their order."""
+        """Read the nodes and their order."""
         ranks = np.zeros(len(states), dtype=np.int64)
         ranks[np.array(order, dtype=np.int64)] = np.arange(len(states))
         self._back = len(states)
         self.is_usable = self.is_usable and self._nodes.add(states, ranks)
 
     def order(self) -> list[int]:
-        """Returns the node numbers in list order."""
+        """Return the node numbers in list order."""
         found: list[int] = np.argsort(self._nodes.rank, kind="stable").tolist()
         return found
 
     def choose_nodes(self, filler: Filler, states: Sequence[State]) -> list[tuple[list[int], State, Fill]]:
-        """Returns the best node first, each at most once, until nothing is left or nothing more fits."""
+        """Return the best node first, each at most once, until nothing is left or nothing more fits."""
         question, nodes = self._nodes.ask(filler), self._nodes
         known = nodes.answer(question)
         self._barred = ~known.fits & nodes.arrays.may_be_set_aside()
@@ -329,7 +329,7 @@ class GangTable:
         return picks
 
     def choose_offers(self, filler: Filler, rooms: Sequence[int], room: int | None) -> list[NodePurchase]:
-        """Returns the best type first; a type that was bought goes to the end of the list."""
+        """Return the best type first; a type that was launched goes to the end of the list."""
         question, offers, left = self._offers.ask(filler), self._offers, list(rooms)
         offers.restart([offer for offer, amount in enumerate(left) if amount > 0])
         purchases: list[NodePurchase] = []
@@ -346,17 +346,17 @@ class GangTable:
             left[offer] -= 1
             offers.rank[offer] = len(left) + len(purchases)
             if left[offer] > 0:
-                offers.give_back(offer, row)
+                offers.put_back(offer, row)
         return purchases
 
     def undo(self) -> None:
-        """Forgets the attempt under way."""
+        """Forget the attempt under way."""
         for node, row in reversed(self._taken):
-            self._nodes.give_back(node, row)
+            self._nodes.put_back(node, row)
         self._taken = []
 
     def commit(self, filler: Filler, states: Sequence[State]) -> None:
-        """Reorders the list as the attempt under way did: picked, others, set aside, new."""
+        """Reorder the list as the attempt under way did: picked, others, set aside, new."""
         nodes, old = self._nodes, len(self._nodes.rank)
         self._set_aside(filler)
         self._front -= len(self._taken)
@@ -373,7 +373,7 @@ class GangTable:
         self._taken = []
 
     def _set_aside(self, filler: Filler) -> None:
-        """Moves nodes that fit nothing to the end, in order; after an equal gang most of them are there."""
+        """Move nodes that fit nothing to the end, in order; after an equal gang most of them are there."""
         nodes, aside = self._nodes, self._aside
         if aside.filler is filler:
             found = sorted(aside.picked, key=lambda node: int(nodes.rank[node]))

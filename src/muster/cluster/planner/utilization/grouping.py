@@ -1,4 +1,4 @@
-"""Groups nodes that are equal to the scoring rule: they share one State object.
+"""Group nodes that are equal to the scoring rule: they share one State object.
 
 A problem asks for few resources and few labels. Only those (the columns) are tracked; every other resource
 of a node is a constant of the score in its NodeShape.
@@ -21,14 +21,14 @@ Units = dict[str, int]
 
 
 class Sizes(NamedTuple):
-    """Sizes are what a node has in all and what of it is free."""
+    """What a node has in all and what of it is free."""
 
     total: Units
     free: Units
 
 
 def current_sizes(node: PackNode) -> Sizes:
-    """Returns the sizes as reported; while a resize is under way, those after it."""
+    """Return the sizes as reported; while a resize is under way, those after it."""
     sizes = Sizes(dict(node.total.key), dict(node.available.key))
     if node.resize is not None and node.resize.in_progress:
         return grown(sizes, node.resize.desired)
@@ -36,7 +36,7 @@ def current_sizes(node: PackNode) -> Sizes:
 
 
 def grown(sizes: Sizes, target: Mapping[str, int]) -> Sizes:
-    """Returns the sizes of the node with another size; what is in use stays in use."""
+    """Return the sizes of the node with another size; what is in use stays in use."""
     total, free = dict(sizes.total), dict(sizes.free)
     for name, quantity in target.items():
         free[name] = max(0, free.get(name, 0) + quantity - total.get(name, 0))
@@ -45,10 +45,10 @@ def grown(sizes: Sizes, target: Mapping[str, int]) -> Sizes:
 
 
 def largest_size(node: PackNode, node_type: NodeType | None) -> Units | None:
-    """Returns what the node could be enlarged to; None when it cannot grow.
+    """Return what the node could be enlarged to; None when it cannot grow.
 
     A machine on its way of which the provider reports nothing yet counts as growable, because it was planned
-    at its largest size when it was bought.
+    at its largest size when it was launched.
     """
     if node_type is None or node_type.resize is None:
         return None
@@ -69,7 +69,7 @@ def largest_size(node: PackNode, node_type: NodeType | None) -> Units | None:
 
 
 def new_size(node_type: NodeType) -> Units:
-    """Returns the size of a new machine, which counts with what it could be enlarged to."""
+    """Return the size of a new machine, which counts with what it could be enlarged to."""
     total = dict(node_type.resources.key)
     if node_type.resize is not None:
         for name, quantity in node_type.resize.planned.key:
@@ -82,7 +82,7 @@ Lead = tuple[tuple[Selector, ...], ...]  # selectors of the requests placed so f
 
 
 class Term(NamedTuple):
-    """A Term is one resource in the utilization part of the score."""
+    """One resource in the utilization part of the score."""
 
     column: int  # -1: never asked for, its worth is fixed
     total: float
@@ -91,7 +91,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeShape:
-    """A NodeShape is the part of a node that placing requests does not change; compared by identity."""
+    """The part of a node that placing requests does not change; compared by identity."""
 
     terms: tuple[Term, ...]
     tail: int  # rank of the node type's availability and priority, best first
@@ -104,7 +104,7 @@ class NodeShape:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class State:
-    """A State describes a node for one kind of demand. Made by `States` only: equal states are one object."""
+    """Describes a node for one kind of demand. Made by `States` only: equal states are one object."""
 
     frame: NodeShape
     labels: Labels
@@ -114,7 +114,7 @@ class State:
 
 
 class RelevantColumns:
-    """RelevantColumns are the resources and labels that the requests of a problem use."""
+    """The resources and labels that the requests of a problem use."""
 
     def __init__(self, problem: PackProblem) -> None:
         bundles = (bundle for gang in problem.gangs for option in gang.options for bundle in option)
@@ -156,7 +156,7 @@ class RelevantColumns:
 
 
 def _pins(problem: PackProblem, names: Sequence[str]) -> dict[str, int]:
-    """Returns resources that no type has (`node:<ip>`) with their columns; shared where no node has both.
+    """Return resources that no type has (`node:<ip>`) with their columns; shared where no node has both.
 
     A gang's resources are never among them.
     """
@@ -219,7 +219,7 @@ class States:
 
 
 def worth(total: float, free_units: int) -> float:
-    """Returns what one resource adds to the score: the total times the cube of the used share."""
+    """Return what one resource adds to the score: the total times the cube of the used share."""
     return float(total * ((total - free_units / SCALE) / total) ** 3)
 
 
@@ -239,7 +239,7 @@ class Request(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A Share is what one item has in a run."""
+    """What one item has in a run."""
 
     item: int
     amount: int
@@ -247,7 +247,7 @@ class Share(NamedTuple):
 
 
 class NodeRun(NamedTuple):
-    """A NodeRun is a sequence of neighbouring requests that are equal in all that matters to a node."""
+    """A sequence of neighbouring requests that are equal in all that matters to a node."""
 
     shape: Resources
     selectors: tuple[Selector, ...]
@@ -257,7 +257,7 @@ class NodeRun(NamedTuple):
 
 
 def runs_of(requests: Iterable[Request]) -> tuple[NodeRun, ...]:
-    """Returns runs in the order of trying: hardest to place first; equal keys keep their order."""
+    """Return runs in the order of trying: hardest to place first; equal keys keep their order."""
     ordered = sorted((r for r in requests if r.amount > 0), key=_sort_key, reverse=True)
     runs = []
     for _, group in groupby(ordered, key=lambda request: request[:3]):
@@ -285,7 +285,7 @@ def demand_requests(demands: Sequence[Demand]) -> Iterator[Request]:
 
 
 def gang_order(gangs: Sequence[Gang]) -> list[int]:
-    """Returns the most constrained first, then the largest; equal ones keep their order."""
+    """Return the most constrained first, then the largest; equal ones keep their order."""
     return sorted(range(len(gangs)), key=lambda item: _gang_key(gangs[item]), reverse=True)
 
 
@@ -298,7 +298,7 @@ def _gang_key(gang: Gang) -> tuple[int, int]:
 
 
 def gang_requests(item: int, gang: Gang, option: Sequence[Demand], locality: str | None) -> list[Request]:
-    """Returns one way to ask for the gang: this alternative, where the locality label has this value."""
+    """Return one way to ask for the gang: this alternative, where the locality label has this value."""
     avoid = (gang.label, "") if gang.strategy is Strategy.STRICT_SPREAD else None
     match = None if locality is None else LabelMatch(gang.locality_label, LabelOperator.IN, (locality,))
     kinds: list[tuple[Resources, tuple[Selector, ...], Avoid | None]] = []
@@ -318,7 +318,7 @@ def gang_requests(item: int, gang: Gang, option: Sequence[Demand], locality: str
 
 
 def _merged(requests: Iterable[Request]) -> list[Request]:
-    """Returns bundles that must share a node as one big request; those with another selector stay apart."""
+    """Return bundles that must share a node as one big request; those with another selector stay apart."""
     whole: dict[tuple[object, ...], Request] = {}
     for request in requests:
         if request.amount <= 0:
@@ -339,7 +339,7 @@ _USUAL: Tail = (1.0, 0, 1.0)  # of a node type that is not offered
 
 
 class NodeGrouping:
-    """A NodeGrouping reads every node once and gives equal nodes the same state."""
+    """Reads every node once and gives equal nodes the same state."""
 
     def __init__(self, problem: PackProblem) -> None:
         self.problem = problem
@@ -357,7 +357,7 @@ class NodeGrouping:
         self._seen: dict[tuple[object, ...], State] = {}
 
     def _carried(self) -> frozenset[str]:
-        """Returns the labels that requests use and that some node has."""
+        """Return the labels that requests use and that some node has."""
         wanted = self.columns.labels
         if not wanted:
             return frozenset()
@@ -366,7 +366,7 @@ class NodeGrouping:
         return frozenset(key for labels in bearers for key in labels if key in wanted)
 
     def _largest(self) -> dict[int, Units]:
-        """Returns node number -> what it could be enlarged to, for those that can grow."""
+        """Return node number -> what it could be enlarged to, for those that can grow."""
         types = {
             offer.node_type.name: offer.node_type
             for offer in self.problem.offers
@@ -380,7 +380,7 @@ class NodeGrouping:
         return sizes
 
     def node_state(self, number: int, kind: DemandKind, is_grown: bool = False) -> State:
-        """Returns the state of a node before anything of this kind of demand is placed."""
+        """Return the state of a node before anything of this kind of demand is placed."""
         node = self.problem.nodes[number]
         labels = self.columns.labels_of(node.labels)
         if is_grown:
@@ -395,7 +395,7 @@ class NodeGrouping:
         return state
 
     def grown_state(self, number: int, kind: DemandKind, state: State) -> State:
-        """Returns the state of the same node at its largest size, with what was placed on it."""
+        """Return the state of the same node at its largest size, with what was placed on it."""
         node, target = self.problem.nodes[number], self.largest[number]
         sizes = current_sizes(node)
         frame = self._state(node, grown(sizes, target), kind, state.labels).frame
@@ -407,7 +407,7 @@ class NodeGrouping:
         return self.states.state(frame, state.labels, tuple(free), state.used, state.lead)
 
     def offer_states(self) -> list[State]:
-        """Returns the state of a new machine of each type; equal for both kinds of demand."""
+        """Return the state of a new machine of each type; equal for both kinds of demand."""
         made = []
         for offer in self.problem.offers:
             total = new_size(offer.node_type)

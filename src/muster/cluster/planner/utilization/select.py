@@ -1,4 +1,4 @@
-"""Selects the best candidate, when taking one changes what the others would take.
+"""Select the best candidate, when taking one changes what the others would take.
 
 An entry's fill stays right until fewer requests of some run are left than it takes; the claims per run
 find the entries whose fill is void. They are not filled again at once: they wait under a bound on what
@@ -21,14 +21,14 @@ TYPE_BITS = 20  # bits for the number of resource types
 
 
 class Bound(NamedTuple):
-    """A Bound is the best that an entry could still become."""
+    """The best that an entry could still become."""
 
     key: Key
     within: int  # columns, and the GPU mark, of the runs it could take
 
 
 def key_of(state: State, fill: Fill, filler: Filler) -> Key:
-    """Returns the key of a node after this fill."""
+    """Return the key of a node after this fill."""
     frame, used, free = state.frame, fill.used, fill.free
     gpu_mark = filler.gpu_mark
     label = filler.label_score(fill.lead, fill.labels) if fill.lead else 0
@@ -50,7 +50,7 @@ def key_of(state: State, fill: Fill, filler: Filler) -> Key:
 
 
 def bound_of(state: State, filler: Filler, fitting: int, known: Bound | None) -> Bound | None:
-    """Returns a key at least as good as any later fill can give; None when nothing can be placed any more.
+    """Return a key at least as good as any later fill can give; None when nothing can be placed any more.
 
     Requests only get fewer, so a bound stays a bound; it is computed again when fewer columns or labels
     are within reach than when it was `known`.
@@ -79,7 +79,7 @@ def bound_of(state: State, filler: Filler, fitting: int, known: Bound | None) ->
 
 
 def _best_worths(state: State, used: int, within: int) -> tuple[float, float]:
-    """Returns the lowest and the mean worth if every resource that can be used were used up."""
+    """Return the lowest and the mean worth if every resource that can be used were used up."""
     frame, free, values = state.frame, state.free, []
     for column, size, fixed in frame.terms:
         if column < 0:
@@ -111,7 +111,7 @@ _REMEMBERED = 100_000  # first answers per question: bounds the memory, not the 
 
 
 class CandidateGroup:
-    """A CandidateGroup is one kind of candidate; `place` is the position of its first one in the list."""
+    """One kind of candidate; `place` is the position of its first one in the list."""
 
     __slots__ = ("bound", "fill", "fitting", "key", "number", "place", "stamp", "state")
 
@@ -127,18 +127,18 @@ class CandidateGroup:
 
 
 class FillCache:
-    """A FillCache remembers the first fill per state, for the next gang with equal requests."""
+    """Remembers the first fill per state, for the next gang with equal requests."""
 
     def __init__(self, filler: Filler) -> None:
         self.filler = filler
         self._first: dict[State, tuple[int, Fill | None, Key]] = {}
 
     def fits(self, state: State) -> bool:
-        """Returns whether any shape fits before anything is placed."""
+        """Return whether any shape fits before anything is placed."""
         return bool(self.first_fill(state)[0])
 
     def first_fill(self, state: State) -> tuple[int, Fill | None, Key]:
-        """Returns the runs that fit, the fill and its key before anything is placed elsewhere."""
+        """Return the runs that fit, the fill and its key before anything is placed elsewhere."""
         answer = self._first.get(state)
         if answer is None:
             if len(self._first) >= _REMEMBERED:
@@ -151,7 +151,7 @@ class FillCache:
 
 
 class CandidateQueue:
-    """A CandidateQueue orders candidates for the requests that `filler` has left."""
+    """Orders candidates for the requests that `filler` has left."""
 
     def __init__(self, cache: FillCache) -> None:
         self._cache = cache
@@ -162,7 +162,7 @@ class CandidateQueue:
         self._claims = [RunClaims() for _ in filler.runs]
 
     def add(self, candidates: Iterable[tuple[State, int]]) -> None:
-        """Adds candidates, each with the position in the list of the first of its kind."""
+        """Add candidates, each with the position in the list of the first of its kind."""
         for state, place in candidates:
             entry = CandidateGroup(len(self._entries), state, place)
             self._entries.append(entry)
@@ -177,7 +177,7 @@ class CandidateQueue:
         heapify(self._ready)
 
     def leader(self) -> CandidateGroup | None:
-        """Returns the best entry and removes it; `add_again` puts it back."""
+        """Return the best entry and remove it; `add_again` puts it back."""
         if not self._filler.alive:
             return None
         while True:
@@ -195,7 +195,7 @@ class CandidateQueue:
         return entry
 
     def rival_place(self, entry: CandidateGroup) -> int:
-        """Returns the position of the first exactly tied other candidate; FAR when there is none."""
+        """Return the position of the first exactly tied other candidate; FAR when there is none."""
         place = FAR
         first = self._first_ready()
         for ranked in (first, self._waiting[0] if self._waiting else None):
@@ -204,7 +204,7 @@ class CandidateQueue:
         return place
 
     def repeats(self, entry: CandidateGroup) -> int:
-        """Returns how often in a row the fill can be taken before any entry has to be filled again."""
+        """Return how often in a row the fill can be taken before any entry has to be filled again."""
         left, times = self._filler.left, FAR
         for run, amount in entry.fill.takes if entry.fill is not None else ():
             claimed = self._claims[run].most(self._entries)
@@ -212,7 +212,7 @@ class CandidateQueue:
         return times
 
     def take(self, entry: CandidateGroup, times: int) -> None:
-        """Places the entry's fill that often; entries that counted on those requests wait."""
+        """Place the entry's fill that often; entries that counted on those requests wait."""
         for run, amount in entry.fill.takes if entry.fill is not None else ():
             left = self._filler.take(run, times * amount)
             claims = self._claims[run]
@@ -226,7 +226,7 @@ class CandidateQueue:
                             heappush(self._waiting, (*bound.key, other.place, other.number, other.stamp))
 
     def add_again(self, entry: CandidateGroup, place: int) -> None:
-        """Adds more candidates of this kind, the first of them at `place`."""
+        """Add more candidates of this kind, the first of them at `place`."""
         entry.place = place
         left = self._filler.left
         if entry.fill is not None and all(amount <= left[run] for run, amount in entry.fill.takes):
@@ -280,14 +280,14 @@ class RunClaims:
         self.highest = max(self.highest, amount)
 
     def above(self, left: int) -> list[Note]:
-        """Returns those that count on more, and removes them."""
+        """Return those that count on more, and removes them."""
         gone = [amount for amount in self._notes if amount > left]
         notes = [note for amount in gone for note in self._notes.pop(amount)]
         self.highest = max(self._notes, default=0)
         return notes
 
     def most(self, entries: list[CandidateGroup]) -> int:
-        """Returns the most that any entry still counts on, or 0."""
+        """Return the most that any entry still counts on, or 0."""
         while self.highest:
             notes = self._notes[self.highest]
             while notes and entries[notes[-1][0]].stamp != notes[-1][1]:
@@ -300,7 +300,7 @@ class RunClaims:
 
 
 class Pick(NamedTuple):
-    """A Pick is nodes that take the same, in list order."""
+    """Nodes that take the same, in list order."""
 
     state: State  # before
     fill: Fill
@@ -308,7 +308,7 @@ class Pick(NamedTuple):
 
 
 class NodePurchase(NamedTuple):
-    """A NodePurchase is new machines of one type that take the same."""
+    """New machines of one type that take the same."""
 
     offer: int
     fill: Fill
@@ -316,7 +316,7 @@ class NodePurchase(NamedTuple):
 
 
 def choose_nodes(cache: FillCache, candidates: Mapping[State, Sequence[int]]) -> list[Pick]:
-    """Returns the best node first, each at most once, until nothing more fits."""
+    """Return the best node first, each at most once, until nothing more fits."""
     alone = _one_for_all(cache, candidates)
     if alone is not None:
         return [alone]
@@ -338,7 +338,7 @@ def choose_nodes(cache: FillCache, candidates: Mapping[State, Sequence[int]]) ->
 
 
 def _one_for_all(cache: FillCache, candidates: Mapping[State, Sequence[int]]) -> Pick | None:
-    """Returns the best node, if it takes everything: the usual case of a gang needs no queue."""
+    """Return the best node, if it takes everything: the usual case of a gang needs no queue."""
     filler = cache.filler
     if not filler.fresh:
         return None
@@ -356,7 +356,7 @@ def _one_for_all(cache: FillCache, candidates: Mapping[State, Sequence[int]]) ->
 
 
 def _stop(queue: CandidateQueue, entry: CandidateGroup, places: Sequence[int], start: int) -> int:
-    """Returns how far into its places the leader stays the leader."""
+    """Return how far into its places the leader stays the leader."""
     if start + 1 == len(places):
         return start + 1
     stop = min(len(places), start + queue.repeats(entry))
@@ -366,7 +366,7 @@ def _stop(queue: CandidateQueue, entry: CandidateGroup, places: Sequence[int], s
 def choose_offers(
     cache: FillCache, offers: Sequence[State], rooms: Sequence[int], room: int | None
 ) -> list[NodePurchase]:
-    """Returns the best type first; a type that was bought goes to the end of the list, so ties alternate."""
+    """Return the best type first; a type that was launched goes to the end of the list, so ties alternate."""
     queue = CandidateQueue(cache)
     rooms = list(rooms)
     offer_of = [offer for offer, left in enumerate(rooms) if left > 0]

@@ -1,4 +1,4 @@
-"""Runs the steps of a pass: constraints against totals, then gangs, then demands."""
+"""Run the steps of a pass: constraints against totals, then gangs, then demands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FEW_BUNDLES = 64  # of a larger gang, nodes are chosen one by one
 
 
 class PlacementLog:
-    """A PlacementLog collects placements and leftovers of a whole pass."""
+    """Collects placements and leftovers of a whole pass."""
 
     def __init__(self) -> None:
         self.placements: list[Placement] = []
@@ -48,7 +48,7 @@ class PlacementLog:
 
 
 class AttemptLog:
-    """An AttemptLog records one committed attempt: the items of a run are served in order."""
+    """Records one committed attempt: the items of a run are served in order."""
 
     def __init__(self, runs: Sequence[NodeRun]) -> None:
         # Per run, the item served next is the last: [item, requests not served yet, bundles per request].
@@ -56,7 +56,7 @@ class AttemptLog:
         self._amounts: dict[tuple[int, int, str], int] = {}
 
     def add(self, takes: Sequence[tuple[int, int]], node: int, node_type: str, times: int = 1) -> None:
-        """Records the same requests on this many nodes."""
+        """Record the same requests on this many nodes."""
         amounts = self._amounts
         for run, amount in takes:
             left = amount * times
@@ -72,7 +72,7 @@ class AttemptLog:
                     queue.pop()
 
     def write_to(self, log: PlacementLog, kind: DemandKind, is_gang: bool) -> None:
-        """Writes what was served to the log, and that the rest found no place."""
+        """Write what was served to the log, and that the rest found no place."""
         log.placements += [
             Placement(kind, is_gang, *where, amount) for where, amount in self._amounts.items()
         ]
@@ -84,7 +84,7 @@ class AttemptLog:
 
 
 class AttemptOutcome(NamedTuple):
-    """An AttemptOutcome is what one attempt would do."""
+    """What one attempt would do."""
 
     order: list[int]  # node numbers: picked, not picked, set aside
     picks: list[tuple[list[int], State, Fill]]  # node numbers, state before, what they take
@@ -93,7 +93,7 @@ class AttemptOutcome(NamedTuple):
 
 
 class Fleet:
-    """A Fleet has nodes, new machines and rooms after the attempts committed so far."""
+    """Has nodes, new machines and rooms after the attempts committed so far."""
 
     def __init__(
         self, grouping: NodeGrouping, log: PlacementLog, kind: DemandKind, before: Fleet | None = None
@@ -109,11 +109,11 @@ class Fleet:
         self._may_table: bool | None = None  # None: not enough nodes yet
         self._looks_from = 0  # so many nodes
         self.grown: set[int] = before.grown if before else set()
-        self.bought: list[int] = before.bought if before else []  # the offer of each new machine
+        self.launched: list[int] = before.launched if before else []  # the offer of each new machine
         self.rooms: list[int] = before.rooms if before else [offer.room for offer in problem.offers]
         self.room: int | None = before.room if before else problem.room
         self.states = [grouping.node_state(n, kind, n in self.grown) for n in range(len(problem.nodes))]
-        self.states += [self._offers[offer] for offer in self.bought]
+        self.states += [self._offers[offer] for offer in self.launched]
         self.order: list[int] = before.order if before else list(range(len(self.states)))
         if before:
             # Labels belong to the node, for either kind of demand.
@@ -124,13 +124,13 @@ class Fleet:
                     )
 
     def place(self, runs: Sequence[NodeRun]) -> None:
-        """Places what fits."""
+        """Place what fits."""
         self._leave_table()
         if runs:
             self._commit(self._attempt(FillCache(Filler(runs, self._grouping.columns))), runs, False)
 
     def place_gang(self, runs: Sequence[NodeRun]) -> bool:
-        """Places all of it or nothing; returns whether it was placed."""
+        """Place all of it or nothing; returns whether it was placed."""
         if not runs:
             return True
         # Gangs with the same signature have equal requests; labels that no node has are interchangeable.
@@ -159,7 +159,7 @@ class Fleet:
         return True
 
     def _gang_table(self, runs: Sequence[NodeRun]) -> GangTable | None:
-        """Returns the table, if it is worth having one and it can place this gang."""
+        """Return the table, if it is worth having one and it can place this gang."""
         suits = len({run.avoid for run in runs}) == 1
         few = sum(run.amount for run in runs) <= max(_FEW_BUNDLES, len(self.states) // 16)
         if not suits or not few or not self._wants_table():
@@ -177,7 +177,7 @@ class Fleet:
         return self._table
 
     def _wants_table(self) -> bool:
-        """Returns whether there are candidates enough; looks again when there are twice as many nodes."""
+        """Return whether there are candidates enough; looks again when there are twice as many nodes."""
         if self._grouping.largest or self._grouping.columns.entangled or self._may_table is False:
             return False
         if not self._may_table and len(self.states) >= self._looks_from:
@@ -191,7 +191,7 @@ class Fleet:
         return weight >= TABLE_FROM and weight * len(self._grouping.problem.gangs) >= TABLE_FROM_IN_ALL
 
     def _leave_table(self) -> None:
-        """Takes the order back; placing by any other way changes it."""
+        """Take the order back; placing by any other way changes it."""
         if self._table is not None:
             self.order = self._table.order()
             self._table = None
@@ -211,7 +211,7 @@ class Fleet:
         return AttemptOutcome(order, picks, growths, purchases)
 
     def _candidates(self, cache: FillCache) -> tuple[dict[State, list[int]], list[int]]:
-        """Groups equal nodes with their places in the list; and returns the places of those set aside."""
+        """Group equal nodes with their places in the list; and return the places of those set aside."""
         groups: dict[State, list[int]] = {}
         states = self.states
         for place, number in enumerate(self.order):
@@ -226,7 +226,7 @@ class Fleet:
     def _reordered(
         self, chosen: list[Pick], aside: list[int]
     ) -> tuple[list[int], list[tuple[list[int], State, Fill]]]:
-        """Returns the list after the picks, and the picks with node numbers."""
+        """Return the list after the picks, and the picks with node numbers."""
         order = self.order
         picks = [([order[place] for place in pick.places], pick.state, pick.fill) for pick in chosen]
         moved = {place for pick in chosen for place in pick.places}
@@ -240,7 +240,7 @@ class Fleet:
     def _grow(
         self, cache: FillCache, order: list[int], picks: list[tuple[list[int], State, Fill]]
     ) -> list[tuple[list[int], State, Fill]]:
-        """Places leftovers on nodes that can be enlarged; they keep their places in the list."""
+        """Place leftovers on nodes that can be enlarged; they keep their places in the list."""
         grouping = self._grouping
         standing = {number: self._filled(state, fill) for numbers, state, fill in picks for number in numbers}
         groups: dict[State, list[int]] = {}
@@ -270,15 +270,15 @@ class Fleet:
         nodes = self._grouping.problem.nodes
         if number < len(nodes):
             return number, nodes[number].node_type
-        offer = self.bought[number - len(nodes)]
+        offer = self.launched[number - len(nodes)]
         return -1, self._grouping.problem.offers[offer].node_type.name
 
     def _filled(self, state: State, fill: Fill) -> State:
-        """Returns the state while the attempt continues."""
+        """Return the state while the attempt continues."""
         return self._grouping.states.state(state.frame, fill.labels, fill.free, fill.used, fill.lead)
 
     def _after(self, state: State, fill: Fill) -> State:
-        """Returns the state after the attempt: a label that only its own requests use is dropped."""
+        """Return the state after the attempt: a label that only its own requests use is dropped."""
         if fill.labels is not state.labels:
             lasting = self._grouping.columns.lasting_labels
             labels = tuple(pair for pair in fill.labels if pair in state.labels or pair[0] in lasting)
@@ -290,14 +290,14 @@ class Fleet:
         first = len(self.states)
         self.states += [self._after(self._offers[offer], fill)] * count
         self.order.extend(range(first, first + count))
-        self.bought += [offer] * count
+        self.launched += [offer] * count
         self.rooms[offer] -= count
         if self.room is not None:
             self.room -= count
 
 
 def solve_utilization(problem: PackProblem) -> PackSolution:
-    """Returns where the demand goes by Ray's scoring rule, and which machines to buy for the rest."""
+    """Return where the demand goes by Ray's scoring rule, and which machines to buy for the rest."""
     grouping, log = NodeGrouping(problem), PlacementLog()
     before = None
     if problem.constraints:
@@ -324,7 +324,7 @@ def _place_gang(fleet: Fleet, log: PlacementLog, gang: Gang, item: int, places: 
 
 
 def _ways(item: int, gang: Gang, places: Places) -> Iterator[Sequence[Request]]:
-    """Yields alternatives in order; with a locality, each of them in one place after the other."""
+    """Yield alternatives in order; with a locality, each of them in one place after the other."""
     values: tuple[str | None, ...] = places[gang.locality_label] if gang.locality_label else (None,)
     for option in gang.options:
         for value in values:
@@ -332,7 +332,7 @@ def _ways(item: int, gang: Gang, places: Places) -> Iterator[Sequence[Request]]:
 
 
 def _locality_values(problem: PackProblem, label: str) -> tuple[str, ...]:
-    """Returns places where there are nodes, then places where machines can be bought."""
+    """Return places where there are nodes, then places where machines can be launched."""
     bearers = [node.labels for node in problem.nodes]
     bearers += [offer.node_type.labels for offer in problem.offers]
     return tuple(dict.fromkeys(labels[label] for labels in bearers if label in labels))
@@ -341,7 +341,7 @@ def _locality_values(problem: PackProblem, label: str) -> tuple[str, ...]:
 def _solution(grouping: NodeGrouping, log: PlacementLog, fleet: Fleet) -> PackSolution:
     problem = grouping.problem
     names = [offer.node_type.name for offer in problem.offers]
-    launch = dict(Counter(names[offer] for offer in fleet.bought))
+    launch = dict(Counter(names[offer] for offer in fleet.launched))
     # A machine on its way is not resized: it was planned at its largest size from the start.
     resize = {n: Resources(grouping.largest[n]) for n in sorted(fleet.grown) if problem.nodes[n].runs}
     return PackSolution(
