@@ -1,4 +1,4 @@
-"""Exports the configs of a run at Ray's older import path."""
+"""Export the configs of a run at Ray's older import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports Result at Ray's older import path."""
+"""Export Result at Ray's older import path."""
 
 from __future__ import annotations
 

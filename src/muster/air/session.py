@@ -1,4 +1,4 @@
-"""Exports what a trial calls at the older import path of Ray, `ray.air.session`: `report` and the getters."""
+"""Export what a trial calls at the older import path of Ray, `ray.air.session`: `report` and the getters."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from muster.trials.ports import Engine
 
 
 class AskTellEngine(Engine):
-    """An AskTellEngine holds the trials that the loop was given and has not ended."""
+    """Holds the trials that the loop was given and has not ended."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class AskTellEngine(Engine):
         self.recalled: dict[str, None] = {}  # stopped, and the loop does not know it yet
 
     def capacity(self) -> Mapping[str, float]:
-        """Returns room for one trial of one CPU; a loop that asks for more trials gets more room."""
+        """Return room for one trial of one CPU; a loop that asks for more trials gets more room."""
         return {"CPU": 1.0}
 
     def submit(self, command: EngineCommand) -> None:
@@ -78,7 +78,7 @@ class AskTellEngine(Engine):
 
     @property
     def is_quiet(self) -> bool:
-        """Returns whether everything that happened has been polled."""
+        """Return whether everything that happened has been polled."""
         return not self._events
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class AskTellEngine(Engine):
     def report(
         self, trial_id: str, metrics: Mapping[str, Any], *, done: bool, checkpoint: Checkpoint | None
     ) -> None:
-        """Records one result; nothing has happened when this raises."""
+        """Record one result; nothing has happened when this raises."""
         running = self.running[trial_id]
         at = self._clock.now()
         own = _own_copy(metrics)
@@ -104,7 +104,7 @@ class AskTellEngine(Engine):
         )
 
     def finish(self, trial_id: str) -> None:
-        """Ends a trial that the loop has completed."""
+        """End a trial that the loop has completed."""
         self._exit(trial_id, is_done=True)
 
     def fail(self, trial_id: str, error: BaseException) -> None:
@@ -128,7 +128,7 @@ class AskTellEngine(Engine):
 
 
 class OpenTrial:
-    """An OpenTrial holds the counters and checkpoints of one trial that the loop runs."""
+    """Holds the counters and checkpoints of one trial that the loop runs."""
 
     def __init__(self, command: StartTrial, where: Mapping[str, Any]) -> None:
         self.command = command
@@ -142,7 +142,7 @@ class OpenTrial:
             self.progress.resume(command.checkpoint.metrics)
 
     def publish(self, checkpoint: Any) -> str:  # noqa: ANN401 - checked here
-        """Copies a checkpoint into the trial's directory, as a whole or not at all."""
+        """Copy a checkpoint into the trial's directory, as a whole or not at all."""
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
             raise TypeError(
@@ -160,7 +160,7 @@ class OpenTrial:
     def fill(
         self, own: dict[str, Any], elapsed_s: float, now: float, published: str | None
     ) -> dict[str, Any]:
-        """Returns the result with the automatic keys."""
+        """Return the result with the automatic keys."""
         stamp = self.progress.advance(own, elapsed_s=elapsed_s, now=now)
         name = None if published is None else os.path.basename(published)
         result = fill_result(own, stamp, self._who, now=now, checkpoint_name=name)
@@ -172,7 +172,7 @@ class OpenTrial:
 
 
 def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy that the loop cannot change later; raises TypeError for what cannot be stored."""
+    """Return a copy that the loop cannot change later; raises TypeError for what cannot be stored."""
     refuse_endless(metrics)
     if is_plain(metrics):
         return copy.deepcopy(dict(metrics))

@@ -46,7 +46,7 @@ from muster.trials.ports import Engine
 
 
 class StartQueue:
-    """A StartQueue keeps trials in order; a waiting one blocks later ones that share a resource with it."""
+    """Keeps trials in order; a waiting one blocks later ones that share a resource with it."""
 
     def __init__(self) -> None:
         self._runs: dict[str, TrialRun] = {}
@@ -61,7 +61,7 @@ class StartQueue:
         self._runs.pop(run.command.trial_id, None)
 
     def may_start(self) -> Iterator[TrialRun]:
-        """Yields trials that may be tried now; one that is still queued afterwards counts as blocked."""
+        """Yield trials that may be tried now; one that is still queued afterwards counts as blocked."""
         wanted_by_blocked: set[str] = set()
         for run in list(self._runs.values()):
             names = run.command.resources.required_resources
@@ -81,7 +81,7 @@ _FAR = float("inf")
 
 
 class EngineTimeouts(Struct, frozen=True, kw_only=True):
-    """An EngineTimeouts holds how long an engine waits for processes."""
+    """Holds how long an engine waits for processes."""
 
     beat_s: float = 5.0  # how often a trial's process sends a heartbeat
     silent_after_s: float = 60.0  # without heartbeat and processor time for so long, a trial is lost
@@ -94,7 +94,7 @@ W = TypeVar("W", bound=WorkerHandle)
 
 
 class ProcessPool(ABC, Generic[W]):
-    """A ProcessPool holds the processes of an engine, and the channels to them."""
+    """Holds the processes of an engine, and the channels to them."""
 
     def __init__(self, clock: Clock, timeouts: EngineTimeouts) -> None:
         self._clock, self._timeouts = clock, timeouts
@@ -107,24 +107,24 @@ class ProcessPool(ABC, Generic[W]):
 
     @abstractmethod
     def wait(self, timeout_s: float, now: float) -> None:
-        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
+        """Handle everything that is ready, waiting up to `timeout_s` for the first."""
 
     @abstractmethod
     def kill(self, worker: W, number: signal.Signals) -> None: ...
 
     @abstractmethod
     def is_of_this_machine(self, worker: W) -> bool:
-        """Returns whether the process can be looked at from here."""
+        """Return whether the process can be looked at from here."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends every process, and waits for that."""
+        """End every process, and waits for that."""
 
     def watch_end(self, worker: W) -> None:
         """May look out for the end of a process by a faster way than the usual one."""
 
     def is_silent(self, worker: W, now: float) -> bool:
-        """Returns whether a process has been inactive for too long; notes whether a signal has stopped it."""
+        """Return whether a process has been inactive for too long; notes whether a signal has stopped it."""
         worker.is_stopped = False
         if now - worker.last_seen_at < self._timeouts.beat_s or not self.is_of_this_machine(worker):
             return False
@@ -132,12 +132,12 @@ class ProcessPool(ABC, Generic[W]):
         return now - worker.last_seen_at >= self._timeouts.silent_after_s
 
     def find_idle(self, command: StartTrial) -> W | None:
-        """Returns an idle process that served the same trainable with the same resources."""
+        """Return an idle process that served the same trainable with the same resources."""
         wanted = (command.trainable_name, command.resources)
         return next((each for each in self.idle if each.key is not None and each.key[:2] == wanted), None)
 
     def bind(self, run: TrialRun, worker: W, gpu_ids: tuple[str, ...] = ()) -> None:
-        """Gives a trial its process."""
+        """Give a trial its process."""
         if worker in self.idle:
             self.idle.remove(worker)
             run.reused = True
@@ -146,7 +146,7 @@ class ProcessPool(ABC, Generic[W]):
         worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
 
     def release(self, worker: W, *, keep: bool) -> None:
-        """Keeps the process of an ended trial for another one, or lets it end by itself."""
+        """Keep the process of an ended trial for another one, or lets it end by itself."""
         worker.is_leaving = not keep
         if keep:
             worker.run = None
@@ -154,7 +154,7 @@ class ProcessPool(ABC, Generic[W]):
 
 
 class ProcessEngine(Engine):
-    """A ProcessEngine implements what does not depend on where processes are.
+    """Implements what does not depend on where processes are.
 
     Not thread-safe: one thread submits and polls.
     """
@@ -174,32 +174,32 @@ class ProcessEngine(Engine):
     # What each engine defines itself
 
     def _begin(self, run: TrialRun) -> None:
-        """Gives a trial its process, now or later."""
+        """Give a trial its process, now or later."""
         raise NotImplementedError
 
     def _withdraw(self, run: TrialRun) -> None:
-        """Takes back the request for a process that the trial has not got yet."""
+        """Take back the request for a process that the trial has not got yet."""
         raise NotImplementedError
 
     def _release(self, run: TrialRun) -> None:
-        """Frees what an ended trial held."""
+        """Free what an ended trial held."""
         raise NotImplementedError
 
     def _try_start(self, run: TrialRun) -> bool:
-        """Gives a trial what it needs; returns False when it must wait."""
+        """Give a trial what it needs; returns False when it must wait."""
         raise NotImplementedError
 
     def _node_of(self, run: TrialRun) -> Mapping[str, str]:
-        """Returns how the cluster calls the node of a trial, where there is one."""
+        """Return how the cluster calls the node of a trial, where there is one."""
         return {}
 
     def _check_more(self, now: float) -> None:
-        """Does what else is due, a few times per second at most."""
+        """Do what else is due, a few times per second at most."""
 
     def _start_waiting(self) -> None:
-        """Begins the trials that wait for something that is free now."""
+        """Begin the trials that wait for something that is free now."""
         if self._is_starting or not len(self._waiting):
-            return  # a start that failed at once gives back what it took: the loop below continues with that
+            return  # a start that failed at once returns what it took: the loop below continues with that
         self._is_starting = True
         for run in self._waiting.may_start():
             if self._try_start(run):
@@ -263,15 +263,15 @@ class ProcessEngine(Engine):
         self._pool.close()
 
     def _send_order(self, run: TrialRun, worker: WorkerHandle, order: bytes) -> None:
-        """Starts a trial in its process, and its time limit."""
-        run.ordered_at = self._clock.now()
+        """Start a trial in its process, and its time limit."""
+        run.received_at = self._clock.now()
         if run.command.time_limit_s is not None:
             run.limit_at = self._clock.monotonic() + run.command.time_limit_s
             self.wake_at(run.limit_at)
         self._pool.send(worker, order)
 
     def notify(self, run: TrialRun, info: PreemptionInfo | None) -> None:
-        """Tells a trial, and the core, what is announced about its machine; nothing twice."""
+        """Tell a trial, and the core, what is announced about its machine; nothing twice."""
         if run.worker is None or run.stopping or run.info == info:
             return
         run.info = info
@@ -296,7 +296,7 @@ class ProcessEngine(Engine):
         self.wake_at(run.due_at)
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
-        """Ends a trial by force; its TrialExited follows when the process is gone."""
+        """End a trial by force; its TrialExited follows when the process is gone."""
         if run.worker is not None and run.kill_at is None:
             run.failure, run.kill_at = failure, _FAR
             self._pool.kill(run.worker, signal.SIGKILL)
@@ -309,7 +309,7 @@ class ProcessEngine(Engine):
         is_done: bool = False,
         reusable: bool = False,
     ) -> None:
-        """Makes the trial's TrialExited; nothing else does."""
+        """Make the trial's TrialExited; nothing else does."""
         del self._trials[run.command.trial_id]
         self._release(run)
         self._events.append(
@@ -324,14 +324,14 @@ class ProcessEngine(Engine):
         self._start_waiting()
 
     def _priced(self, run: TrialRun, at: float, usd_per_hour: float) -> None:
-        """Reports what the place of a trial costs from a time on."""
+        """Report what the place of a trial costs from a time on."""
         trial_id = run.command.trial_id
         self._events.append(TrialPriced(trial_id=trial_id, at=at, usd_per_hour=usd_per_hour))
 
     # Frames and ends of processes (called by the pool)
 
     def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
-        """Handles one frame of a worker."""
+        """Handle one frame of a worker."""
         run = worker.run
         if run is None:
             return
@@ -373,15 +373,15 @@ class ProcessEngine(Engine):
         path = os.path.join(os.path.abspath(run.command.trial_dir), checkpoint_name(index))
         return CheckpointRef(path=path, index=index, metrics=run.last_result)
 
-    def _on_started(self, run: TrialRun, location: tuple[int, str, str, bool]) -> None:
-        who = run.who
-        who.pid, who.hostname, who.node_ip, who.from_function = location
+    def _on_started(self, run: TrialRun, began: tuple[int, str, str, bool, float]) -> None:
+        who, now = run.who, self._clock.now()
+        who.pid, who.hostname, who.node_ip, who.from_function, took_s = began
+        if now - self._polled_at <= STOPPED_S:  # a slow process gets its order later than it was sent
+            run.received_at = max(run.received_at, now - took_s)
         if not run.stopping:
-            place: dict[str, Any] = {"pid": who.pid, "hostname": who.hostname, "node_ip": who.node_ip}
-            place.update(self._node_of(run))
-            self._events.append(
-                TrialStarted(trial_id=who.trial_id, at=self._clock.now(), location=place, reused=run.reused)
-            )
+            place = {"pid": who.pid, "hostname": who.hostname, "node_ip": who.node_ip, **self._node_of(run)}
+            started = TrialStarted(trial_id=who.trial_id, at=now, location=place, reused=run.reused)
+            self._events.append(started)
 
     def _on_saved(self, run: TrialRun, index: int | None, message: str) -> None:
         run.unanswered = 0  # one answer follows, however many reports came before
@@ -394,7 +394,7 @@ class ProcessEngine(Engine):
     def _on_exited(self, worker: WorkerHandle, run: TrialRun, report: ExitReport) -> None:
         run.exit_report = report
         if self._clock.now() - self._polled_at > STOPPED_S:
-            run.ended_at = max(self._polled_at, run.ordered_at + report.took_s)
+            run.ended_at = max(self._polled_at, run.received_at + report.took_s)
         if report.stays and run.kill_at is None:
             self._pool.release(worker, keep=True)
             self._finish(run, is_done=report.is_done, reusable=True)
@@ -407,7 +407,7 @@ class ProcessEngine(Engine):
             self.wake_at(run.kill_at)
 
     def _ended(self, worker: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
-        """Handles the end of a worker process; `unexplained` gives the reason when none has been recorded."""
+        """Handle the end of a worker process; `unexplained` gives the reason when none has been recorded."""
         run = worker.run
         if run is None:
             return
@@ -427,11 +427,11 @@ class ProcessEngine(Engine):
     # Time
 
     def wake_at(self, when: float) -> None:
-        """Has deadlines checked at this time, if not earlier."""
+        """Have deadlines checked at this time, if not earlier."""
         self._next_check = min(self._next_check, when)
 
     def _check_deadlines(self, now: float) -> None:
-        """Checks deadlines and heartbeats, a few times per second at most."""
+        """Check deadlines and heartbeats, a few times per second at most."""
         missed_s = now - self._next_check - self._timeouts.beat_s
         for run in self._trials.values() if missed_s > 0 else ():
             if run.worker is not None:  # the time in which this process was stopped, or busy, is left out
@@ -470,7 +470,7 @@ class ProcessEngine(Engine):
 
 @lru_cache(maxsize=4096)
 def units_of(request: PlacementGroupFactory) -> Mapping[str, int]:
-    """Returns what the request takes in all, exactly; cached, as most trials ask for the same."""
+    """Return what the request takes in all, exactly; cached, as most trials ask for the same."""
     units: dict[str, int] = {}
     for bundle in request.bundles:
         for name, amount in bundle.items():
@@ -479,7 +479,7 @@ def units_of(request: PlacementGroupFactory) -> Mapping[str, int]:
 
 
 def order_of(command: StartTrial, env: Mapping[str, str], storage: bytes | None) -> StartOrder:
-    """Returns the order for the process of a trial."""
+    """Return the order for the process of a trial."""
     checkpoint = command.checkpoint
     return StartOrder(
         trial_id=command.trial_id,

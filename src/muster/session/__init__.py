@@ -1,4 +1,4 @@
-"""Provides what user code calls inside a running trial. Imports nothing heavy."""
+"""Provide what user code calls inside a running trial. Imports nothing heavy."""
 
 from __future__ import annotations
 

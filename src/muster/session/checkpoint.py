@@ -1,4 +1,4 @@
-"""Defines Checkpoint, a handle on a directory, local or on any fsspec filesystem. Knows no engine.
+"""Define Checkpoint, a handle on a directory, local or on any fsspec filesystem. Knows no engine.
 
 Files are locked with `fcntl.flock` where several processes share one download; on a platform without it
 (Windows) each of them downloads for itself into a private directory.
@@ -14,24 +14,18 @@ from typing import Any
 
 from muster.errors import public
 from muster.host.atomic_write import atomic_write
+from muster.session import older
 
 METADATA_FILE = ".metadata.json"
 _ASK_DIRECTORY = "a Checkpoint is a directory: write files and use Checkpoint.from_directory(path)"
 _READ_DIRECTORY = "a Checkpoint is a directory: read its files with `with checkpoint.as_directory() as path:`"
 _URI = "use Checkpoint(uri) and checkpoint.path"
+_PREPROCESSOR = "keep the preprocessor as a file in the checkpoint, or in its metadata"
 _REMOVED = {
-    "from_dict": _ASK_DIRECTORY,
-    "from_bytes": _ASK_DIRECTORY,
-    "from_uri": _URI,
-    "from_object_ref": _ASK_DIRECTORY,
-    "to_dict": _READ_DIRECTORY,
-    "to_bytes": _READ_DIRECTORY,
-    "to_uri": _URI,
-    "to_object_ref": _READ_DIRECTORY,
-    "uri": _URI,
-    "get_internal_representation": _READ_DIRECTORY,
-    "get_preprocessor": "keep the preprocessor as a file in the checkpoint, or in its metadata",
-    "set_preprocessor": "keep the preprocessor as a file in the checkpoint, or in its metadata",
+    **dict.fromkeys(("from_dict", "from_bytes", "from_object_ref"), _ASK_DIRECTORY),
+    **dict.fromkeys(("from_uri", "to_uri", "uri"), _URI),
+    **dict.fromkeys(("to_dict", "to_bytes", "to_object_ref", "get_internal_representation"), _READ_DIRECTORY),
+    **dict.fromkeys(("get_preprocessor", "set_preprocessor"), _PREPROCESSOR),
 }
 
 
@@ -42,6 +36,11 @@ def _removed(name: str) -> str:
 class _ExplainRemoved(type):
     @public
     def __getattr__(cls, name: str) -> Any:  # noqa: ANN401
+        if name == "from_dict" and older.is_on():
+            return lambda data: cls(older.dict_directory(data))
+        if name == "from_uri" and older.is_on():
+            older.accept_older("Checkpoint.from_uri", _URI)
+            return cls
         if name in _REMOVED:
             raise AttributeError(_removed(name))
         raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
@@ -49,7 +48,7 @@ class _ExplainRemoved(type):
 
 @public
 class Checkpoint(metaclass=_ExplainRemoved):
-    """A Checkpoint is a directory that holds the state of a trial.
+    """A directory that holds the state of a trial.
 
     Example:
         >>> import tempfile
@@ -61,14 +60,14 @@ class Checkpoint(metaclass=_ExplainRemoved):
     """
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:  # noqa: ANN401
-        """Takes a path, or a URL that fsspec knows; with `filesystem`, a path on that filesystem."""
+        """Take a path, or a URL that fsspec knows; with `filesystem`, a path on that filesystem."""
         self.path = os.fspath(path)
         self._filesystem = as_fsspec(filesystem)
         self._token = os.urandom(16).hex()  # travels with pickles: copies of a handle share one download
         if filesystem is None and "://" in self.path:
             self._open_url(self.path)
         elif filesystem is None and os.path.isfile(self.path):
-            raise ValueError(f"Checkpoint({self.path!r}): is a file, and {_ASK_DIRECTORY}")
+            self.path = older.directory_of(self.path, _ASK_DIRECTORY)
 
     def _open_url(self, url: str) -> None:
         if url.startswith("file://"):
@@ -80,7 +79,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Returns a handle on a local directory; nothing is copied."""
+        """Return a handle on a local directory; nothing is copied."""
         return cls(path)
 
     @property
@@ -97,7 +96,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
         return self._filesystem is None or "file" in _protocols(self._filesystem)
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copies to `path` (default: a temporary directory, shared by concurrent callers) and returns it."""
+        """Copy to `path` (default: a temporary directory, shared by concurrent callers) and return it."""
         target = self._temporary_directory() if path is None else os.path.normpath(os.fspath(path))
         with only_one(f"{target}.lock", removes=True):
             if path is not None or not os.path.isdir(target):
@@ -125,7 +124,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Yields a local directory with the files: the directory itself if local, else a shared download."""
+        """Yield a local directory with the files: the directory itself if local, else a shared download."""
         if self._is_local:
             yield self.path
             return
@@ -151,7 +150,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
         return os.path.join(tempfile.gettempdir(), f"checkpoint_tmp_{self._token}")
 
     def get_metadata(self) -> dict[str, Any]:
-        """Returns what `set_metadata` wrote; empty when nothing was written."""
+        """Return what `set_metadata` wrote; empty when nothing was written."""
         import json
 
         file = self._metadata_path()
@@ -166,7 +165,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
         return dict(json.loads(self.filesystem.cat_file(file)))
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replaces the metadata, kept as JSON inside the checkpoint."""
+        """Replace the metadata, kept as JSON inside the checkpoint."""
         import json
 
         text = json.dumps(dict(metadata)).encode()
@@ -176,7 +175,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
             self.filesystem.pipe_file(self._metadata_path(), text)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Adds to the metadata."""
+        """Add to the metadata."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def _metadata_path(self) -> str:
@@ -184,10 +183,15 @@ class Checkpoint(metaclass=_ExplainRemoved):
 
     @public
     def __fspath__(self) -> str:
-        raise TypeError(f"a Checkpoint is no path; {_READ_DIRECTORY}")
+        if not older.is_on() or not self._is_local:
+            raise TypeError(f"a Checkpoint is not a path; {_READ_DIRECTORY}")
+        older.accept_older("a Checkpoint as a path", "use checkpoint.path")
+        return older.returned_path(self.path)
 
     @public
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name in older.CHECKPOINT and older.is_on():
+            return older.checkpoint_attribute(self, name)
         if name in _REMOVED:
             raise AttributeError(_removed(name))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -207,7 +211,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
 
 
 class TrainingResult:
-    """A TrainingResult is what `Trainable.save` returns and `restore` takes: a checkpoint and its result."""
+    """What `Trainable.save` returns and `restore` takes: a checkpoint and its result."""
 
     __slots__ = ("checkpoint", "metrics")
 
@@ -226,7 +230,7 @@ def _protocols(filesystem: Any) -> tuple[str, ...]:  # noqa: ANN401
 
 @contextlib.contextmanager
 def only_one(lock_file: str, *, removes: bool = False) -> Iterator[None]:
-    """Lets one process at a time in, where the platform has file locks; may remove the file at the end."""
+    """Let one process at a time in, where the platform has file locks; may remove the file at the end."""
     try:
         import fcntl
     except ImportError:
@@ -248,7 +252,7 @@ def only_one(lock_file: str, *, removes: bool = False) -> Iterator[None]:
 
 
 def as_fsspec(given: Any) -> Any:  # noqa: ANN401 - neither library has types
-    """Returns an fsspec file system; None stays None. ValueError for anything but fsspec's and pyarrow's."""
+    """Return an fsspec file system; None stays None. ValueError for anything but fsspec's and pyarrow's."""
     if given is None or callable(getattr(given, "pipe_file", None)):
         return given
     inner = getattr(getattr(given, "handler", None), "fs", None)
@@ -262,7 +266,7 @@ def as_fsspec(given: Any) -> Any:  # noqa: ANN401 - neither library has types
 
 
 def as_arrow(given: Any) -> Any:  # noqa: ANN401
-    """Returns a file system of fsspec, None for this machine's, as pyarrow's; without pyarrow, as it is."""
+    """Return a file system of fsspec, None for this machine's, as pyarrow's; without pyarrow, as it is."""
     from fsspec.implementations.local import LocalFileSystem
 
     try:
@@ -287,7 +291,7 @@ def _wrapped(given: Any) -> Any:  # noqa: ANN401
 
 @cache
 def _arrow_class() -> Any:  # noqa: ANN401
-    """Loads fsspec and pyarrow, so it runs only when a user passes a file system of pyarrow."""
+    """Load fsspec and pyarrow, so it runs only when a user passes a file system of pyarrow."""
     from fsspec.implementations.arrow import ArrowFSWrapper  # type: ignore[import-untyped]
 
     class ArrowFiles(ArrowFSWrapper):  # type: ignore[misc] # fsspec has no types

@@ -1,4 +1,4 @@
-"""Counts the progress of one trial, and fills result keys from the counters, in Ray Tune's order.
+"""Count the progress of one trial, and fills result keys from the counters, in Ray Tune's order.
 
 The trial's side counts (`Progress.advance` returns a Stamp); the receiver of the report fills
 (`fill_result`), so that what never changes need not travel with every report.
@@ -15,40 +15,21 @@ from typing import Any
 Stamp = tuple[int, int, float, float, float, int, int, "int | None", "int | None"]
 
 _FILLED = frozenset(
-    {
-        "timestamp",
-        "checkpoint_dir_name",
-        "done",
-        "training_iteration",
-        "trial_id",
-        "date",
-        "time_this_iter_s",
-        "time_total_s",
-        "pid",
-        "hostname",
-        "node_ip",
-        "config",
-        "time_since_restore",
-        "iterations_since_restore",
-        "timesteps_since_restore",
-        "timesteps_total",
-        "episodes_total",
-    }
+    (
+        *("timestamp", "checkpoint_dir_name", "done", "training_iteration", "trial_id", "date", "pid"),
+        *("time_this_iter_s", "time_total_s", "hostname", "node_ip", "config", "time_since_restore"),
+        *("iterations_since_restore", "timesteps_since_restore", "timesteps_total", "episodes_total"),
+    )
 )
 _COUNTED = frozenset({"time_this_iter_s", "timesteps_this_iter", "episodes_this_iter", "timestamp"})
 
 
 class Progress:
-    """Progress is how far one trial is: in total, and since it was last restored."""
+    """How far one trial is: in total, and since it was last restored."""
 
     __slots__ = (
-        "episodes_total",
-        "iteration",
-        "iterations_since_restore",
-        "time_since_restore_s",
-        "time_total_s",
-        "timesteps_since_restore",
-        "timesteps_total",
+        *("episodes_total", "iteration", "iterations_since_restore", "time_since_restore_s", "time_total_s"),
+        *("timesteps_since_restore", "timesteps_total"),
     )
 
     def __init__(self) -> None:
@@ -64,7 +45,7 @@ class Progress:
         self.timesteps_since_restore = 0
 
     def resume(self, metrics: Mapping[str, Any]) -> None:
-        """Continues from the counters that a checkpoint was made with."""
+        """Continue from the counters that a checkpoint was made with."""
         self.iteration = int(metrics.get("training_iteration") or 0)
         self.time_total_s = float(metrics.get("time_total_s") or 0.0)
         self.timesteps_total = metrics.get("timesteps_total")
@@ -72,7 +53,7 @@ class Progress:
         self._forget_restore()
 
     def advance(self, metrics: Mapping[str, Any], *, elapsed_s: float, now: float) -> Stamp:
-        """Counts one more result that took `elapsed_s`."""
+        """Count one more result that took `elapsed_s`."""
         timestamp = int(now)
         if not _COUNTED.isdisjoint(metrics):
             elapsed_s = metrics.get("time_this_iter_s", elapsed_s)
@@ -104,7 +85,7 @@ class Progress:
 
 
 class Signature:
-    """A Signature is what is the same in every result of one trial in one process."""
+    """What is the same in every result of one trial in one process."""
 
     __slots__ = ("_date", "_date_of", "config", "from_function", "hostname", "node_ip", "pid", "trial_id")
 
@@ -119,7 +100,7 @@ class Signature:
         self._date = ""
 
     def date(self, now: float) -> str:
-        """Returns `now` in Ray Tune's format; formatted once per second."""
+        """Return `now` in Ray Tune's format; formatted once per second."""
         second = int(now)
         if second != self._date_of:
             self._date_of = second
@@ -130,7 +111,7 @@ class Signature:
 def fill_result(
     result: dict[str, Any], stamp: Stamp, who: Signature, *, now: float, checkpoint_name: str | None = None
 ) -> dict[str, Any]:
-    """Adds the automatic keys to `result` itself, in Ray Tune's order and with its precedence."""
+    """Add the automatic keys to `result` itself, in Ray Tune's order and with its precedence."""
     if not _FILLED.isdisjoint(result):
         return _fill_around(result, stamp, who, now=now, checkpoint_name=checkpoint_name)
     iteration, timestamp, step_s, total_s, since_s, iterations, steps, steps_total, episodes_total = stamp
@@ -161,19 +142,14 @@ def fill_result(
 
 
 _REPORTED_WINS = (
-    "timestamp",
-    "done",
-    "timesteps_total",
-    "episodes_total",
-    "training_iteration",
-    "time_this_iter_s",
+    *("timestamp", "done", "timesteps_total", "episodes_total", "training_iteration", "time_this_iter_s"),
 )
 
 
 def _fill_around(
     result: dict[str, Any], stamp: Stamp, who: Signature, *, now: float, checkpoint_name: str | None
 ) -> dict[str, Any]:
-    """Adds the keys to a report that has some of them already: each stays where it is."""
+    """Add the keys to a report that has some of them already: each stays where it is."""
     filled = fill_result({}, stamp, who, now=now, checkpoint_name=checkpoint_name)
     for name in _REPORTED_WINS:
         if name in result:

@@ -1,10 +1,11 @@
-"""Publishes a checkpoint directory atomically: it exists completely under its name, or not at all."""
+"""Publish a checkpoint directory atomically: it exists completely under its name, or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -15,22 +16,23 @@ T = TypeVar("T")
 
 MANIFEST = ".muster_manifest.json"  # the names and sizes of the files beside it
 CHECKPOINT_NAME = "checkpoint_{index:06d}"
+_CHECKPOINT = re.compile(r"\.?checkpoint_\d{6,}(\.\d+\.(partial|deleted))?$")
 FULL_DISK_S, FULL_DISK_PAUSE_S = 60.0, 0.5
 LEFT_FREE = 1 << 20  # what a checkpoint leaves on a disk: results and logs of all trials need little, but now
 
 
 def checkpoint_name(index: int) -> str:
-    """Returns the name of a checkpoint directory, such as `checkpoint_000003`."""
+    """Return the name of a checkpoint directory, such as `checkpoint_000003`."""
     return CHECKPOINT_NAME.format(index=index)
 
 
 def staging_path(trial_dir: str, name: str) -> str:
-    """Returns the path of a directory that is not complete yet: beside its name, for an atomic rename."""
+    """Return the path of a directory that is not complete yet: beside its name, for an atomic rename."""
     return os.path.join(trial_dir, f".{name}.{os.getpid()}.partial")
 
 
 def publish_copy(source: str, trial_dir: str, name: str, clock: Clock | None = None) -> str:
-    """Copies `source` to `trial_dir/name` without changing the source. Leaves nothing behind on failure.
+    """Copy `source` to `trial_dir/name` without changing the source. Leaves nothing behind on failure.
 
     On a full disk it waits for room, as the store of the experiment does.
     """
@@ -38,7 +40,7 @@ def publish_copy(source: str, trial_dir: str, name: str, clock: Clock | None = N
 
     def copy() -> str:
         with deleted_on_failure(partial):
-            _copy_tree(source, partial)
+            _copy_tree(source, partial, os.path.realpath(trial_dir))
             return publish_staged(partial, trial_dir, name)
 
     with explained(name, source):
@@ -47,7 +49,7 @@ def publish_copy(source: str, trial_dir: str, name: str, clock: Clock | None = N
 
 @contextlib.contextmanager
 def explained(name: str, source: str) -> Iterator[None]:
-    """Adds to an OSError of the body which checkpoint could not be kept."""
+    """Add to an OSError of the body which checkpoint could not be kept."""
     try:
         yield
     except OSError as error:
@@ -57,10 +59,7 @@ def explained(name: str, source: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deleted_on_failure(place: str) -> Iterator[None]:
-    """Deletes a file or directory when the body fails.
-
-    Nothing incomplete may take the room for which it and the store of the experiment wait.
-    """
+    """Delete a file or directory when the body fails: it would keep the room that a full disk lacks."""
     try:
         yield
     except BaseException:
@@ -73,7 +72,7 @@ def deleted_on_failure(place: str) -> Iterator[None]:
 
 
 def when_there_is_room(action: Callable[[], T], folder: str, size: int = 0, clock: Clock | None = None) -> T:
-    """Returns what `action` returns; on a full disk it is called again, for `FULL_DISK_S` at most.
+    """Return what `action` returns; on a full disk it is called again, for `FULL_DISK_S` at most.
 
     `size` bytes are about to be written in `folder`: before there is room for them it is not called.
     """
@@ -103,7 +102,7 @@ def _require_room(folder: str, size: int) -> None:
 
 
 def _size(directory: str) -> int:
-    """Returns the bytes of the files in it; what cannot be read is found when it is copied."""
+    """Return the bytes of the files in it; what cannot be read is found when it is copied."""
     total = 0
     for folder, _, files in os.walk(directory):
         for name in files:
@@ -112,17 +111,18 @@ def _size(directory: str) -> int:
     return total
 
 
-def _copy_tree(source: str, target: str, above: tuple[str, ...] = ()) -> None:
-    """Copies files and what links lead to; OSError names a link that leads nowhere or around in a circle.
+def _copy_tree(source: str, target: str, trial_dir: str, above: tuple[str, ...] = ()) -> None:
+    """Copy files and what links lead to; OSError names a link that leads nowhere or around in a circle.
 
-    `above` are the true paths of the directories that are being copied.
+    A trial may save its whole directory: the checkpoints in `trial_dir` are left out. `above` are the true
+    paths of the directories that are being copied.
     """
     import shutil
 
     above = (*above, os.path.realpath(source))
     os.makedirs(target)  # a trial may have deleted its own directory
     with os.scandir(source) as found:
-        entries = list(found)
+        entries = [each for each in found if above[-1] != trial_dir or not _CHECKPOINT.match(each.name)]
     for entry in entries:
         place = os.path.join(target, entry.name)
         if entry.is_symlink():
@@ -130,18 +130,16 @@ def _copy_tree(source: str, target: str, above: tuple[str, ...] = ()) -> None:
                 raise OSError(errno.ENOENT, "a link in it leads nowhere: remove it", entry.path)
             leads_to = os.path.realpath(entry.path)
             if any(os.path.commonpath([folder, leads_to]) == leads_to for folder in above):
-                raise OSError(
-                    errno.ELOOP, "a link in it leads to a directory that it is in: remove it", entry.path
-                )
+                raise OSError(errno.ELOOP, "a link in it leads to a directory above: remove it", entry.path)
         if entry.is_dir():
-            _copy_tree(entry.path, place, above)
+            _copy_tree(entry.path, place, trial_dir, above)
         else:
             shutil.copy2(entry.path, place)
     shutil.copystat(source, target)
 
 
 def publish_staged(partial: str, trial_dir: str, name: str) -> str:
-    """Gives a finished staging directory its name, durably. A directory of that name is replaced.
+    """Give a finished staging directory its name, durably. A directory of that name is replaced.
 
     A manifest inside lists the files, so that later damage is recognised.
     """
@@ -162,7 +160,7 @@ def publish_staged(partial: str, trial_dir: str, name: str) -> str:
 
 
 def set_aside(place: str) -> str | None:
-    """Renames a directory so that a part of it is not taken for the whole; None when there is none.
+    """Rename a directory so that a part of it is not taken for the whole; None when there is none.
 
     A report that was lost in a crash may have left a directory of this name: its content is outdated.
     """
@@ -194,7 +192,7 @@ def _write_manifest(directory: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Flushes one file or directory to disk, where the platform can."""
+    """Flush one file or directory to disk, where the platform can."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:

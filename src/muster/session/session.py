@@ -1,4 +1,4 @@
-"""Defines the Session that engines install in the process of a trial, its TuneContext, and `current`.
+"""Define the Session that engines install in the process of a trial, its TuneContext, and `current`.
 
 Engines call `install`; `muster.session.report` calls `current`. Nothing here knows an engine.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """A Session is what one running trial offers to the code that runs in it."""
+    """What one running trial offers to the code that runs in it."""
 
     @property
     def context(self) -> TuneContext:
-        """Names, directory and resources of the trial."""
+        """Name, directory and resources of the trial."""
         ...
 
     @property
@@ -33,24 +33,24 @@ class Session(Protocol):
         ...
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
-        """Sends one result; returns when the trial may continue, raises SystemExit when it must stop."""
+        """Send one result; returns when the trial may continue, raises SystemExit when it must stop."""
         ...
 
     def get_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest checkpoint of this trial: made by it, or the one it continues from."""
+        """Return the newest checkpoint of this trial: made by it, or the one it continues from."""
         ...
 
     def get_preemption_info(self) -> PreemptionInfo | None:
-        """Returns what is announced about the machine of the trial; None: nothing."""
+        """Return what is announced about the machine of the trial; None: nothing."""
         ...
 
     def should_checkpoint(self) -> bool:
-        """Returns whether the trial should report a checkpoint, because its machine will be taken."""
+        """Return whether the trial should report a checkpoint, because its machine will be taken."""
         ...
 
 
 class TrialStopped(SystemExit):
-    """TrialStopped is raised by `report` when the trial is to end; `except Exception` does not catch it."""
+    """Raised by `report` when the trial is to end; `except Exception` does not catch it."""
 
 
 _current: ContextVar[Session | None] = ContextVar("muster_session", default=None)
@@ -59,12 +59,12 @@ _default: list[Session | None] = [None]
 
 
 def current() -> Session | None:
-    """Returns the session of this context, else the one of this process, else None."""
+    """Return the session of this context, else the one of this process, else None."""
     return _current.get() or _default[0]
 
 
 def install(session: Session, *, whole_process: bool = False) -> Token[Session | None]:
-    """Makes `session` the current one; the caller gives the token to `uninstall`."""
+    """Make `session` the current one; the caller gives the token to `uninstall`."""
     if whole_process:
         _default[0] = session
     return _current.set(session)
@@ -75,11 +75,23 @@ def uninstall(token: Token[Session | None]) -> None:
     _current.reset(token)
 
 
-EMPTIED = "consolidation"  # the node's trials are to go on elsewhere, because that costs less
+def forget() -> None:
+    """Remove the session that this process inherited from the one that forked it."""
+    _default[0] = None
+    _current.set(None)
+
+
+EMPTIED = "consolidation"  # the node's trials are to continue elsewhere, because that costs less
 
 
 class PreemptionInfo(NamedTuple):
-    """A PreemptionInfo announces that a machine will be taken, with Ray Train's names where it has one.
+    """Announces the loss of a machine, under Ray Train's names where they exist.
+
+    Args:
+        deadline: When the cloud reclaims the machine, in seconds since the epoch.
+        kind: interruption, maintenance, rebalance or drain.
+        source: Where the notice was read.
+        node_id: The node.
 
     Example:
         >>> PreemptionInfo(deadline=1700000120.5, kind="interruption", node_id="ab").deadline_ms
@@ -93,10 +105,12 @@ class PreemptionInfo(NamedTuple):
 
     @property
     def deadline_ms(self) -> int | None:
+        """The deadline in milliseconds, as in Ray Train."""
         return None if self.deadline is None else round(self.deadline * 1000)
 
     @property
     def preempted_node_ids(self) -> list[str]:
+        """The nodes that the cloud will reclaim."""
         return [self.node_id] if self.node_id else []
 
     @property
@@ -106,19 +120,20 @@ class PreemptionInfo(NamedTuple):
 
     @property
     def preempted_node_to_ranks(self) -> dict[str, list[int]]:
+        """The ranks by node."""
         return dict.fromkeys(self.preempted_node_ids, self.preempted_ranks)
 
     def shifted(self, seconds: float) -> PreemptionInfo:
-        """Returns the same by a clock that is so far ahead."""
+        """Return the same by a clock that is so far ahead."""
         return self if self.deadline is None else self._replace(deadline=self.deadline + seconds)
 
     def left_s(self, now: float) -> float:
-        """Returns the seconds until the deadline; infinity when none was named."""
+        """Return the seconds until the deadline; infinity when none was named."""
         return float("inf") if self.deadline is None else self.deadline - now
 
 
 class TrialStorage:
-    """A TrialStorage names the places of a trial's results, with the names of Ray's storage context.
+    """Names the places of a trial's results, with the names of Ray's storage context.
 
     `trial_working_directory` is on the machine of the trial, the other paths are on `storage_filesystem`.
     """
@@ -149,7 +164,16 @@ class TrialStorage:
 
 
 class TuneContext:
-    """A TuneContext holds names, directory and resources of the running trial; all None outside of one."""
+    """Holds names, directory and resources of the running trial; all None outside of one.
+
+    Args:
+        experiment_name: The experiment's name.
+        trial_name: The trial's name.
+        trial_id: The trial's id.
+        trial_dir: The trial's directory.
+        resources: Its PlacementGroupFactory.
+        storage: Where its files are copied to.
+    """
 
     def __init__(
         self,
@@ -169,49 +193,57 @@ class TuneContext:
         self._storage = storage
 
     def get_experiment_name(self) -> str | None:
-        """Returns the name of the experiment this trial belongs to."""
+        """Return the name of the experiment this trial belongs to."""
         return self._experiment_name
 
     def get_trial_name(self) -> str | None:
+        """Return the trial's name."""
         return self._trial_name
 
     def get_trial_id(self) -> str | None:
+        """Return the trial's id."""
         return self._trial_id
 
     def get_trial_resources(self) -> Any:  # noqa: ANN401
-        """Returns the PlacementGroupFactory of this trial."""
+        """Return the PlacementGroupFactory of this trial."""
         return self._resources
 
     def get_trial_dir(self) -> str | None:
-        """Returns the directory that holds the files of this trial."""
+        """Return the directory that holds the files of this trial."""
         return self._trial_dir
 
     def get_storage(self) -> TrialStorage | None:
-        """Returns the places of the trial's files; None outside of a trial."""
+        """Return the places of the trial's files; None outside of a trial."""
         return None if self._trial_dir is None else TrialStorage(self._trial_dir, self._storage)
 
     def get_metadata(self) -> dict[str, Any]:
+        """Return the experiment's metadata."""
         raise DeprecationWarning("get_metadata belongs to Ray Train; a trial has no such metadata")
 
     def get_world_size(self) -> int:
+        """Return the number of ranks."""
         return self._rank_shim("get_world_size", 1)
 
     def get_world_rank(self) -> int:
+        """Return this process's rank."""
         return self._rank_shim("get_world_rank", 0)
 
     def get_local_rank(self) -> int:
+        """Return this process's rank on its node."""
         return self._rank_shim("get_local_rank", 0)
 
     def get_local_world_size(self) -> int:
+        """Return the number of ranks on this node."""
         return self._rank_shim("get_local_world_size", 1)
 
     def get_node_rank(self) -> int:
+        """Return the rank of this node."""
         return self._rank_shim("get_node_rank", 0)
 
     @staticmethod
     def _rank_shim(name: str, answer: int) -> int:
         warnings.warn(
-            f"{name} belongs to Ray Train; a trial is one process, so the answer is always {answer}",
+            f"{name} belongs to Ray Train; this trial is one process, so the answer is always {answer}",
             DeprecationWarning,
             stacklevel=3,
         )

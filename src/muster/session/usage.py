@@ -1,4 +1,4 @@
-"""Measures how busy the machine is while a trial runs; `config["log_sys_usage"] = True` adds it to results.
+"""Measure how busy the machine is while a trial runs; `config["log_sys_usage"] = True` adds it to results.
 
 Engines start a UsageMonitor for such a trial and add `take()` to its results.
 """
@@ -21,7 +21,7 @@ def wants_usage(config: Mapping[str, Any]) -> bool:
 
 
 class UsageMonitor:
-    """A UsageMonitor samples from its own thread until `stop`."""
+    """Samples from its own thread until `stop`."""
 
     def __init__(self, read: Callable[[], Sample] | None = None, period_s: float = PERIOD_S) -> None:
         if read is None:

@@ -1,1 +1,1 @@
-"""Implements the store ports of the domains with files; the domains never import this package."""
+"""Implement the store ports of the domains with files; the domains never import this package."""

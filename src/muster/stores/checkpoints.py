@@ -1,4 +1,4 @@
-"""Publishes, checks and deletes checkpoint directories, so that an incomplete one is never used.
+"""Publish, check and delete checkpoint directories, so that an incomplete one is never used.
 
 `trials.checkpoints` decides which ones are kept.
 """
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def publish(source: str | Path, target: str | Path) -> None:
-    """Copies a directory to `target` so that it is complete or absent at any moment, even at a power cut.
+    """Copy a directory to `target` so that it is complete or absent at any moment, even at a power cut.
 
     An existing directory is replaced: a trial that continues from an older checkpoint makes the later
     ones again. The source is not changed. StoreError names what failed; then nothing is left behind.
@@ -43,7 +43,7 @@ def publish(source: str | Path, target: str | Path) -> None:
 
 
 def delete_directory(place: Path) -> None:
-    """Deletes a directory so that a part of it is never taken for the whole; a missing one is no error."""
+    """Delete a directory so that a part of it is never taken for the whole; a missing one is not an error."""
     aside = set_aside(os.fspath(place))
     if aside is not None:
         with contextlib.suppress(FileNotFoundError):
@@ -51,7 +51,7 @@ def delete_directory(place: Path) -> None:
 
 
 def sweep(folder: str | Path) -> int:
-    """Removes what a killed process left incomplete, and returns how many; only while no trial runs."""
+    """Remove what a killed process left incomplete, and returns how many; only while no trial runs."""
     remains = [each for each in Path(folder).iterdir() if _INCOMPLETE.fullmatch(each.name)]
     for each in remains:
         if each.is_dir():
@@ -62,19 +62,19 @@ def sweep(folder: str | Path) -> int:
 
 
 class CheckpointStore:
-    """A CheckpointStore holds the checkpoints of one storage; `elsewhere` has those of other machines."""
+    """Holds the checkpoints of one storage; `elsewhere` has those of other machines."""
 
     def __init__(self, storage: Storage, elsewhere: Storage | None = None) -> None:
         self._storage, self._elsewhere = storage, elsewhere
 
     def listed(self, trial_dir: str) -> tuple[tuple[int, str], ...]:
-        """Returns index and path of each published checkpoint of a trial, oldest first."""
+        """Return index and path of each published checkpoint of a trial, oldest first."""
         names = self._storage.listing(trial_dir)
         found = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
         return tuple((index, self._storage.join(trial_dir, name)) for index, name in sorted(found))
 
     def problem(self, ref: CheckpointRef) -> str | None:
-        """Returns why a checkpoint cannot be used; None when the names and sizes of its files are right."""
+        """Return why a checkpoint cannot be used; None when the names and sizes of its files are right."""
         place, name = self._place(ref)
         try:
             if not place.exists(name):
@@ -97,7 +97,7 @@ class CheckpointStore:
             return f"it cannot be read: {error}"
 
     def bring_here(self, ref: CheckpointRef) -> None:
-        """Copies a checkpoint that is only elsewhere to its path here, completely or not at all."""
+        """Copy a checkpoint that is only elsewhere to its path here, completely or not at all."""
         place, name = self._place(ref)
         if place is not self._elsewhere:
             return
@@ -110,7 +110,7 @@ class CheckpointStore:
             raise StoreError(f"cannot keep checkpoint {ref.path}: {error}") from error
 
     def newest_usable(self, refs: Sequence[CheckpointRef]) -> CheckpointRef | None:
-        """Returns the newest complete one; a damaged or missing one is skipped with a warning."""
+        """Return the newest complete one; a damaged or missing one is skipped with a warning."""
         for ref in sorted(refs, key=lambda each: each.index, reverse=True):
             problem = self.problem(ref)
             if problem is None:
@@ -119,14 +119,14 @@ class CheckpointStore:
         return None
 
     def fetch(self, ref: CheckpointRef, target: str | Path) -> None:
-        """Copies a checkpoint to a local directory; a target that did not exist is removed on failure."""
+        """Copy a checkpoint to a local directory; a target that did not exist is removed on failure."""
         place, name = self._place(ref)
         place.download_dir(name, target)
         with contextlib.suppress(FileNotFoundError):
             Path(target, MANIFEST).unlink()
 
     def delete(self, ref: CheckpointRef) -> None:
-        """Deletes a checkpoint; a missing one is no error. StoreError for any other failure."""
+        """Delete a checkpoint; a missing one is not an error. StoreError for any other failure."""
         place, name = self._place(ref)
         if not place.is_local:
             place.delete_dir(name)
@@ -137,7 +137,7 @@ class CheckpointStore:
             raise StoreError(f"cannot delete checkpoint {ref.path}: {error}") from error
 
     def _place(self, ref: CheckpointRef) -> tuple[Storage, str]:
-        """Returns the storage and the name in it; a checkpoint of the user elsewhere is its own storage."""
+        """Return the storage and the name in it; a checkpoint of the user elsewhere is its own storage."""
         prefix = f"{self._storage.uri}/"
         if ref.path.startswith(prefix):
             name = ref.path[len(prefix) :]
@@ -158,7 +158,7 @@ def _difference(wanted: dict[str, int], found: dict[str, int]) -> str | None:
 
 
 class DeletionQueue:
-    """A DeletionQueue deletes checkpoints in its own thread. Failures are logged, never raised.
+    """Deletes checkpoints in its own thread. Failures are logged, never raised.
 
     Args:
         delete: Deletes one checkpoint: `CheckpointStore.delete`, or `Uploader.discard` besides it.
@@ -177,7 +177,7 @@ class DeletionQueue:
         self._thread: threading.Thread | None = None  # most experiments delete nothing
 
     def discard(self, refs: Iterable[CheckpointRef]) -> None:
-        """Queues checkpoints that are safe to delete, see `trials.checkpoints.deletable`. Never blocks."""
+        """Queue checkpoints that are safe to delete, see `trials.checkpoints.deletable`. Never blocks."""
         with self._wake:
             self._ready.extend(refs)
             self._wake.notify_all()
@@ -186,7 +186,7 @@ class DeletionQueue:
             self._thread.start()
 
     def drain(self, timeout_s: float) -> bool:
-        """Waits for what was queued; False when the time was not enough."""
+        """Wait for what was queued; False when the time was not enough."""
         deadline = self._clock.monotonic() + timeout_s
         with self._wake:
             while self._ready or self._is_busy:
@@ -197,7 +197,7 @@ class DeletionQueue:
         return True
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Drains the queue, then ends its thread."""
+        """Drain the queue, then end its thread."""
         is_done = self.drain(timeout_s)
         with self._wake:
             self._is_closing = True

@@ -1,4 +1,4 @@
-"""Copies the changed files of a local directory to its storage.
+"""Copy the changed files of a local directory to its storage.
 
 One thread (`uploads.Uploader`) calls `step`; any thread may mark what changed. Files are copied first and the
 store of the experiment last, as a copy taken before them: what it refers to exists when it arrives. Results
@@ -33,7 +33,7 @@ Print = tuple[int, int]  # size and time of change: enough for files that are wr
 
 
 class MirrorInterval(Struct, frozen=True, kw_only=True):
-    """A MirrorInterval defines how often files are copied."""
+    """Defines how often files are copied."""
 
     again_s: float = 5.0  # a file that grows is copied again after so long at the earliest
     store_s: float = 10.0  # so is the experiment's store
@@ -47,7 +47,7 @@ class _Trouble(Struct):
 
 
 class Mirror:
-    """A Mirror copies changed files below `source` to `storage`."""
+    """Copies changed files below `source` to `storage`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Mirror:
         self.copied_files = 0
 
     def changed(self, name: str) -> None:
-        """Marks this directory or file as changed.
+        """Mark this directory or file as changed.
 
         To be called before the fact about it is appended: then no store is ahead of its files.
         """
@@ -87,7 +87,7 @@ class Mirror:
             self._changed[name] = None
 
     def discard(self, name: str) -> bool:
-        """Deletes a directory on the storage, once the store there knows; True: the caller deletes it here.
+        """Delete a directory on the storage, once the store there knows; True: the caller deletes it here.
 
         False: the store that is being copied may name it, so it is copied as well and deleted here then.
         """
@@ -98,14 +98,14 @@ class Mirror:
             return not self._is_copying
 
     def poll_problems(self) -> tuple[str, ...]:
-        """Returns what failed since the last call, one line each; it will be tried again."""
+        """Return what failed since the last call, one line each; it will be tried again."""
         with self._lock:
             found = tuple(self._problems)
             self._problems.clear()
         return found
 
     def next_due(self) -> float | None:
-        """Returns when `step` has something to do, by the monotonic clock; None: when something changes."""
+        """Return when `step` has something to do, by the monotonic clock; None: when something changes."""
         with self._lock:
             if self._changed:
                 return self.clock.monotonic()
@@ -113,7 +113,7 @@ class Mirror:
         return min([*self._due.values(), *(trouble.due_at for trouble in troubles)], default=None)
 
     def missing(self) -> tuple[str, ...]:
-        """Returns the files that the storage lacks in their current state. Any thread may call this."""
+        """Return the files that the storage lacks in their current state. Any thread may call this."""
         files = [name for name in local_sizes(self.source) if not _is_skipped(name) and self._wanted(name)]
         lacking = []
         for name in [*files, STORE_NAME]:
@@ -123,7 +123,7 @@ class Mirror:
         return tuple(lacking)
 
     def step(self, *, everything: bool = False) -> bool:
-        """Copies what changed and is due; with `everything`, all. Returns whether nothing is left."""
+        """Copy what changed and is due; with `everything`, all. Returns whether nothing is left."""
         with self._lock:
             discarded = list(self._discarded)  # the store's copy is taken after these were marked
             self._is_copying = True
@@ -148,7 +148,7 @@ class Mirror:
             delete_directory(self.source / name)
 
     def _files(self, everything: bool, *, with_store: bool) -> list[str]:
-        """Returns the files to copy now, sorted; the others get a time."""
+        """Return the files to copy now, sorted; the others get a time."""
         began = self.clock.monotonic()
         found = set(self._due) | set(self._trouble)
         with self._lock:
@@ -188,7 +188,7 @@ class Mirror:
         self._trouble.pop(name, None)
 
     def _print(self, name: str) -> Print | None:
-        """Returns size and time of a file; None when there is none. The log of the store is included."""
+        """Return size and time of a file; None when there is none. The log of the store is included."""
         logs = [f"{name}-wal"] if name == STORE_NAME else []
         size = changed = 0
         for index, each in enumerate([name, *logs]):
@@ -235,7 +235,7 @@ class Mirror:
             if not (self._shared(name) and (self.storage.size(name) or 0) > print_[0]):
                 self.storage.upload_file(file, name)
         except StoreError as error:
-            if file.exists():  # else it was deleted under our hands, which is no failure
+            if file.exists():  # else it was deleted under our hands, which is not a failure
                 self._failed(name, error)
             else:
                 self._settled(name)

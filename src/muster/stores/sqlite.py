@@ -1,4 +1,4 @@
-"""Opens, locks and migrates SQLite files, and writes batches; the only file that knows SQL pragmas.
+"""Open, lock and migrate SQLite files, and write batches; the only file that knows SQL pragmas.
 
 Stores use a `Database` and never see a `sqlite3` exception: every failure becomes a StoreError that names the
 file and what to do. Nothing here knows what the tables mean.
@@ -30,7 +30,7 @@ LEDGER_REPAIR = (
 
 @dataclass(frozen=True)
 class Schema:
-    """A Schema describes one kind of file: its mark in the SQLite header, and the steps that build it.
+    """Describes one kind of file: its mark in the SQLite header, and the steps that build it.
 
     Step k brings a file from version k to k+1. Steps are only ever added, never edited.
     """
@@ -40,7 +40,7 @@ class Schema:
     steps: tuple[Callable[[Database], None], ...]
     synchronous: str = "FULL"  # FULL: every commit is on the disk; NORMAL: survives kill -9, not the power
     log_pages: int = 1000  # the log is copied into the file, with a disk flush, after so many pages
-    shrinks: bool = False  # its deleted rows are given back to the disk by `shrink`
+    shrinks: bool = False  # its deleted rows are returned to the disk by `shrink`
     unfound: str = "is the cluster's name right, and was it ever started?"
     repair: str = LEDGER_REPAIR
 
@@ -59,7 +59,7 @@ class Closing:
 
 
 class Database(Closing):
-    """A Database is one connection to one file. A writer holds the lock of the file until `close`."""
+    """One connection to one file. A writer holds the lock of the file until `close`."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, lock: FileLock | None, repair: str = LEDGER_REPAIR
@@ -71,7 +71,7 @@ class Database(Closing):
 
     @classmethod
     def open(cls, path: str | Path, schema: Schema, *, clock: Clock, wait_s: float) -> Database:
-        """Opens the file as its one writer and creates or migrates it; LedgerLocked: another writer lives."""
+        """Open the file as its one writer and creates or migrates it; LedgerLocked: another writer lives."""
         real = Path(os.path.realpath(path))
         if not real.parent.is_dir():
             raise StoreError(f"{real}: its directory does not exist", fix=f"create {real.parent} first")
@@ -95,7 +95,7 @@ class Database(Closing):
     def open_read_only(
         cls, path: str | Path, schema: Schema, *, wait_s: float = 5.0, any_thread: bool = False
     ) -> Database:
-        """Opens the file as a reader, which sees committed batches only, never waits and never writes.
+        """Open the file as a reader, which sees committed batches only, never waits and never writes.
 
         `any_thread`: the caller sees to it that only one thread at a time uses it.
         """
@@ -113,6 +113,9 @@ class Database(Closing):
         database = cls(real, connection, None, schema.repair)
         with _closed_on_error(database):
             version = database._check_kind(schema)
+            if version == 0:
+                fix = "if its process was killed, start it again"
+                raise LedgerCorrupt(f"{real}: nothing was written to it yet", fix=fix)
             if version != len(schema.steps):
                 raise LedgerCorrupt(
                     f"{real}: schema version {version}, this muster reads {len(schema.steps)}",
@@ -121,21 +124,21 @@ class Database(Closing):
         return database
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Runs one statement and returns all of its rows."""
+        """Run one statement and returns all of its rows."""
         try:
             return self._connection.execute(sql, tuple(values)).fetchall()
         except sqlite3.Error as error:
             raise explained(error, self.path, self._repair) from error
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
-        """Runs one statement per row, prepared once."""
+        """Run one statement per row, prepared once."""
         try:
             self._connection.executemany(sql, rows)
         except sqlite3.Error as error:
             raise explained(error, self.path, self._repair) from error
 
     def delete(self, sql: str, values: Sequence[object] = ()) -> int:
-        """Runs one DELETE and returns how many rows it removed."""
+        """Run one DELETE and returns how many rows it removed."""
         try:
             return self._connection.execute(sql, tuple(values)).rowcount
         except sqlite3.Error as error:
@@ -143,19 +146,19 @@ class Database(Closing):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Opens a transaction. IMMEDIATE: the wait for another writer happens here, not in the middle."""
+        """Open a transaction. IMMEDIATE: the wait for another writer happens here, not in the middle."""
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
     @contextlib.contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """Reads inside see one committed state."""
+        """Read inside see one committed state."""
         with self._transaction("BEGIN"):
             yield
 
     @contextlib.contextmanager
     def unsynced(self) -> Iterator[None]:
-        """Writes inside survive kill -9 but may be lost with the power: for what is harmless to repeat."""
+        """Write inside survive kill -9 but may be lost with the power: for what is harmless to repeat."""
         self.execute("PRAGMA synchronous = NORMAL")
         try:
             yield
@@ -163,7 +166,7 @@ class Database(Closing):
             self.execute("PRAGMA synchronous = FULL")
 
     def shrink(self, *, beyond: float = 0.0) -> None:
-        """Gives free pages back to the disk, when the schema shrinks; never inside a transaction.
+        """Give free pages back to the disk, when the schema shrinks; never inside a transaction.
 
         Only when they are more than this share of the file: new rows would use them again.
         """
@@ -177,7 +180,7 @@ class Database(Closing):
             raise explained(error, self.path, self._repair) from error
 
     def copy_to(self, target: str | Path) -> None:
-        """Writes one committed state to a separate file, without a -wal; the writer is not disturbed."""
+        """Write one committed state to a separate file, without a -wal; the writer is not disturbed."""
         try:
             with contextlib.closing(sqlite3.connect(target)) as copy:
                 self._connection.backup(copy)
@@ -186,7 +189,7 @@ class Database(Closing):
             raise explained(error, Path(target), self._repair) from error
 
     def data_version(self) -> int:
-        """Changes when another connection has written; own writes do not change it."""
+        """Change when another connection has written; own writes do not change it."""
         return int(self.execute("PRAGMA data_version")[0][0])
 
     def integrity(self) -> str:
@@ -213,7 +216,7 @@ class Database(Closing):
             raise
 
     def _check_kind(self, schema: Schema) -> int:
-        """Returns the schema version of the file; 0 for an empty one. Refuses foreign and damaged files."""
+        """Return the schema version of the file; 0 for an empty one. Refuses foreign and damaged files."""
         application_id = int(self.execute("PRAGMA application_id")[0][0])
         tables = int(self.execute("SELECT count(*) FROM sqlite_master")[0][0])
         if tables == 0 and application_id == 0:
@@ -221,7 +224,7 @@ class Database(Closing):
         if application_id != schema.application_id:
             raise LedgerCorrupt(
                 f"{self.path}: an SQLite file, but not a muster {schema.name}",
-                fix="give muster a path of its own",
+                fix="give muster another path",
             )
         found = str(self.execute("PRAGMA quick_check(1)")[0][0])
         if found != "ok":
@@ -252,7 +255,7 @@ class Database(Closing):
         self.execute("PRAGMA journal_size_limit = 67108864")
 
     def _migrate(self, schema: Schema, version: int) -> None:
-        """Runs missing steps, each in one transaction with its version: a crash repeats none, skips none."""
+        """Run missing steps, each in one transaction with its version: a crash repeats none, skips none."""
         for number, step in enumerate(schema.steps[version:], start=version + 1):
             with self.transaction():
                 step(self)
@@ -285,7 +288,7 @@ def _connect(
 
 
 def _checked(uri: str, wait_s: float, any_thread: bool) -> sqlite3.Connection:
-    """Returns a connection that has read the first page: SQLite opens lazily and would fail later."""
+    """Return a connection that has read the first page: SQLite opens lazily and would fail later."""
     connection = sqlite3.connect(
         uri, uri=True, timeout=wait_s, isolation_level=None, check_same_thread=not any_thread
     )
@@ -302,7 +305,7 @@ def _damaged(path: Path, what: str, repair: str) -> str:
 
 
 def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> StoreError:
-    """Returns an error that explains what to do. By text: error codes exist only since Python 3.11."""
+    """Return an error that explains what to do. By text: error codes exist only since Python 3.11."""
     text = str(error).lower()
     if "locked" in text or "busy" in text:
         return LedgerLocked(

@@ -1,4 +1,4 @@
-"""Reads and writes the files of an experiment, at a local path or any fsspec URL. Blocks; no retries.
+"""Read and write the files of an experiment, at a local path or any fsspec URL. Blocks; no retries.
 
 Local files are written in place by their makers; `uploads.Uploader` copies them to a remote place.
 """
@@ -24,7 +24,7 @@ PARAMETERS = "parameters"  # the directory of large parameters, in that of an ex
 
 
 class Storage:
-    """A Storage is one place, compared by its address. Names below it use `/` and never leave it."""
+    """One place, compared by its address. Names below it use `/` and never leave it."""
 
     def __init__(self, location: str | Path, filesystem: Any = None) -> None:  # noqa: ANN401 - untyped fsspec
         """`filesystem` is a file system of the user (fsspec or pyarrow), `location` a path in it."""
@@ -47,7 +47,7 @@ class Storage:
         return Path(self.uri)
 
     def join(self, *parts: str) -> str:
-        """Returns the path or URL of something below."""
+        """Return the path or URL of something below."""
         cleaned = [part.strip("/") for part in parts if part]
         for part in cleaned:
             if ".." in part.split("/"):
@@ -55,7 +55,7 @@ class Storage:
         return "/".join([self.uri, *cleaned])
 
     def below(self, *parts: str) -> Storage:
-        """Returns a directory inside as a separate place."""
+        """Return a directory inside as a separate place."""
         inner = Storage.__new__(Storage)
         inner.uri, inner.is_local, inner._given = self.join(*parts), self.is_local, self._given
         return inner
@@ -81,7 +81,7 @@ class Storage:
                 return None
 
     def listing(self, name: str = "") -> tuple[str, ...]:
-        """Returns the names directly inside a directory, sorted; empty when it does not exist."""
+        """Return the names directly inside a directory, sorted; empty when it does not exist."""
         with self._explained("list", name):
             if self.is_local:
                 place = self.join(name)
@@ -94,7 +94,7 @@ class Storage:
             return tuple(sorted(str(entry).rstrip("/").rpartition("/")[2] for entry in entries))
 
     def sizes(self, name: str = "") -> dict[str, int]:
-        """Returns every file below a directory with its size, by its name relative to the directory."""
+        """Return every file below a directory with its size, by its name relative to the directory."""
         with self._explained("list", name):
             if self.is_local:
                 return local_sizes(self.join(name))
@@ -107,7 +107,7 @@ class Storage:
             return {file.lstrip("/")[skip:]: int(found[file]["size"] or 0) for file in sorted(found)}
 
     def read(self, name: str) -> bytes:
-        """Returns the content of a file; StoreError when there is no such file."""
+        """Return the content of a file; StoreError when there is no such file."""
         with self._explained("read", name):
             if self.is_local:
                 return read_regular(self.join(name))
@@ -115,7 +115,7 @@ class Storage:
             return bytes(filesystem.cat_file(path))
 
     def upload_file(self, source: str | Path, name: str) -> None:
-        """Copies one local file to `name`, replacing it."""
+        """Copy one local file to `name`, replacing it."""
         with self._explained("write", name):
             if self.is_local:
                 target = Path(self.join(name))
@@ -127,18 +127,18 @@ class Storage:
             filesystem.put_file(os.fspath(source), path)
 
     def upload_dir(self, source: str | Path, name: str) -> None:
-        """Copies a local directory; other files in the target stay."""
+        """Copy a local directory; other files in the target stay."""
         for relative in local_sizes(source):
             self.upload_file(Path(source, relative), f"{name}/{relative}" if name else relative)
 
     def download_file(self, name: str, target: str | Path) -> None:
-        """Copies one file of a remote place to `target`, whose directory exists."""
+        """Copy one file of a remote place to `target`, whose directory exists."""
         with self._explained("fetch", name):
             filesystem, path = self._at(name)
             filesystem.get_file(path, os.fspath(target))
 
     def download_dir(self, name: str, target: str | Path, skipped: str = "") -> None:
-        """Copies a directory here, except one file. On failure, a new target is removed."""
+        """Copy a directory here, except one file. On failure, a new target is removed."""
         place = Path(target)
         was_there = place.exists()
         try:
@@ -150,7 +150,7 @@ class Storage:
             raise
 
     def delete_dir(self, name: str) -> None:
-        """Deletes a directory; a missing one is no error."""
+        """Delete a directory; a missing one is not an error."""
         if not name:
             raise StoreError(f"{self.uri}: refusing to delete all of it")
         with self._explained("delete", name):
@@ -163,7 +163,7 @@ class Storage:
                 filesystem.rm(path, recursive=True)
 
     def delete_file(self, name: str) -> None:
-        """Deletes one file; a missing one is no error."""
+        """Delete one file; a missing one is not an error."""
         with self._explained("delete", name), contextlib.suppress(FileNotFoundError):
             if self.is_local:
                 os.unlink(self.join(name))
@@ -172,7 +172,7 @@ class Storage:
             filesystem.rm_file(path)
 
     def validate(self, content: bytes = b"") -> None:
-        """Writes Ray's marker file, to find out at the start whether this place can be written."""
+        """Write Ray's marker file, to find out at the start whether this place can be written."""
         with self._explained("write", MARKER):
             if self.is_local:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -207,11 +207,11 @@ class Storage:
             self.download_file(f"{name}/{relative}" if name else relative, target)
 
     def opened(self) -> tuple[Any, str]:
-        """Returns the fsspec file system of a remote place and the path in it."""
+        """Return the fsspec file system of a remote place and the path in it."""
         return self._at("")
 
     def _at(self, name: str) -> tuple[Any, str]:
-        """Returns the fsspec file system and the path in it."""
+        """Return the fsspec file system and the path in it."""
         address = self.join(name) if name else self.uri
         if self._given is not None:
             return self._given, address
@@ -230,7 +230,7 @@ class Storage:
 
     @contextlib.contextmanager
     def _explained(self, verb: str, name: str) -> Iterator[None]:
-        """Turns every exception of a file system into a StoreError that names the place."""
+        """Turn every exception of a file system into a StoreError that names the place."""
         try:
             yield
         except (StoreError, ConfigError):
@@ -241,7 +241,7 @@ class Storage:
 
 
 def with_retries(act: Callable[[], T], clock: Clock, *, tries: int = 4, again_s: float = 1.0) -> T:
-    """Returns what `act` returns; after a StoreError, tries again later, and raises the last one."""
+    """Return what `act` returns; after a StoreError, try again later, and raise the last one."""
     for failures in range(tries - 1):
         try:
             return act()
@@ -251,7 +251,7 @@ def with_retries(act: Callable[[], T], clock: Clock, *, tries: int = 4, again_s:
 
 
 def local_sizes(directory: str | Path) -> dict[str, int]:
-    """Returns every file below a local directory with its size, sorted, without those that vanish."""
+    """Return every file below a local directory with its size, sorted, without those that vanish."""
     found: dict[str, int] = {}
     for folder, _, names in os.walk(directory):
         for name in names:

@@ -1,4 +1,4 @@
-"""Keeps the remote storage of an experiment up to date from a thread; never blocks its caller.
+"""Keep the remote storage of an experiment up to date from a thread; never blocks its caller.
 
 The controller marks what changed and polls for problems; failures are retried with back-off and never raised.
 """
@@ -15,7 +15,7 @@ _IDLE_S = 60.0
 
 
 class Uploader:
-    """An Uploader copies files in the background, for one experiment with remote storage."""
+    """Copies files in the background, for one experiment with remote storage."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror, self._clock = mirror, mirror.clock
@@ -27,26 +27,26 @@ class Uploader:
         self._thread = threading.Thread(target=self._run, name="muster-uploads", daemon=True)
 
     def changed(self, name: str = "") -> None:
-        """Marks this directory or file of the experiment as changed."""
+        """Mark this directory or file of the experiment as changed."""
         self._mirror.changed(name)
         self._ask()
 
     def discard(self, name: str) -> bool:
-        """Deletes a directory on the storage; True: the caller deletes it here, see `Mirror.discard`."""
+        """Delete a directory on the storage; True: the caller deletes it here, see `Mirror.discard`."""
         is_free = self._mirror.discard(name)
         self._ask()
         return is_free
 
     def poll_problems(self) -> tuple[str, ...]:
-        """Returns what failed since the last call, as text for users; it is being tried again."""
+        """Return what failed since the last call, as text for users; it is being tried again."""
         return self._mirror.poll_problems()
 
     def missing(self) -> tuple[str, ...]:
-        """Returns the files that the storage lacks in their current state."""
+        """Return the files that the storage lacks in their current state."""
         return self._mirror.missing()
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until everything here is on the storage too; False when the time was not enough."""
+        """Wait until everything here is on the storage too; False when the time was not enough."""
         deadline = self._clock.monotonic() + timeout_s
         with self._wake:
             flush = object()
@@ -62,7 +62,7 @@ class Uploader:
         return True
 
     def close(self, timeout_s: float = 0.0) -> bool:
-        """Flushes, then ends; True when all was copied, else `poll_problems` returns what was not."""
+        """Flush, then end; True when all was copied, else `poll_problems` returns what was not."""
         is_done = self.flush(timeout_s) if timeout_s > 0 and not self._is_closing else False
         with self._wake:
             self._is_closing = True
@@ -100,7 +100,7 @@ class Uploader:
                     self._wake.wait(0.1)  # flushing does not wait for the back-off, but neither does it spin
 
     def _awaited(self) -> list[object] | None:
-        """Waits until there is something to do; returns the flushes that wait for it, None to end."""
+        """Wait until there is something to do; returns the flushes that wait for it, None to end."""
         with self._wake:
             while not self._is_closing:
                 if self._is_asked or self._flushes:

@@ -1,4 +1,4 @@
-"""Exports what scripts use of `ray.train` inside a trial; each name is loaded when it is first used.
+"""Export what scripts use of `ray.train` inside a trial; each name is loaded when it is first used.
 
 Trainers, ScalingConfig and the like are refused with a sentence: distributed training stays Ray's own.
 """
@@ -49,7 +49,13 @@ _RAYS_OWN = (
 def report(
     metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None, checkpoint_dir_name: str | None = None
 ) -> None:
-    """Reports one result, as `tune.report` does; here the checkpoint may be given by place."""
+    """Report one result, as `tune.report` does; here the checkpoint may be given by place.
+
+    Args:
+        metrics: The metrics by name.
+        checkpoint: The state to resume from.
+        checkpoint_dir_name: Refused: muster numbers checkpoints.
+    """
     from muster.session.report import report as send
 
     if checkpoint_dir_name is not None:
@@ -83,7 +89,7 @@ def __getattr__(name: str) -> object:
 
 
 class _Trainers:
-    """A _Trainers explains why modules such as `muster.train.torch` do not exist; it comes last of all."""
+    """Explains why modules such as `muster.train.torch` do not exist; it comes last of all."""
 
     @staticmethod
     @public

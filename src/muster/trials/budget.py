@@ -1,4 +1,4 @@
-"""Decides what a budget and a deadline allow: which trials start, which continue, and when all must end.
+"""Decide what a budget and a deadline allow: which trials start, which continue, and when all must end.
 
 ExperimentState asks it and carries the answers out. It reads no clock; all it knows are times and prices that
 facts brought. The order of stopping: no new trials, then those that cannot finish are saved and leave, the
@@ -20,13 +20,13 @@ STOP_S = 2 * SUSPEND_GRACE_S + 1.0  # stopping a trial at once takes at most so 
 MACHINE_WAIT_S = 300.0  # a machine that was asked for has come by then, if it comes
 PRICE_WAIT_S = 60.0  # the price of a new machine is known by then
 _FEW_STEPS = 3  # fewer do not tell how long the rest will take
-_TICK_S = 0.001  # a moment later than reckoned, or rounding would have it be a moment too early for ever
+_TICK_S = 0.001  # a moment later than reckoned, or rounding would have it be a moment too early forever
 _SHARE = 0.1  # of a small budget, or of a near deadline, that is kept for stopping
 BUDGET, DEADLINE = "budget", "deadline"
 
 
 class Pace:
-    """A Pace is what was measured of one trial that has been started and has not exited."""
+    """What was measured of one trial that has been started and has not exited."""
 
     __slots__ = ("began_at", "checkpoint_gap_s", "has_place", "rate", "reported_at", "saved_at", "step_s")
 
@@ -48,7 +48,7 @@ class Pace:
             self.saved_at = at
 
     def reach_s(self, at: float) -> float:
-        """Returns how long it takes to where the trial can leave without losing work; 0 if not known."""
+        """Return how long it takes to where the trial can leave without losing work; 0 if not known."""
         last = self.began_at if self.reported_at is None else self.reported_at
         left = (self.step_s or 0.0) - (at - last)
         if self.checkpoint_gap_s is not None and self.saved_at is not None:
@@ -57,7 +57,7 @@ class Pace:
 
 
 class Usual:
-    """A Usual is what is known of trials that have ended well: how long they held a place."""
+    """What is known of trials that have ended well: how long they held a place."""
 
     def __init__(self) -> None:
         self._trials, self._trial_s = 0, 0.0
@@ -80,7 +80,7 @@ class Usual:
         return self._trial_s / self._trials if self._trials else None
 
     def trial_s(self, trial: Trial) -> float | None:
-        """Returns how long a whole trial takes: as those that have ended, else by its own stop criterion."""
+        """Return how long a whole trial takes: as those that have ended, else by its own stop criterion."""
         if self._trials:
             return self.mean_trial_s
         most = trial.stopping_criterion.get(TRAINING_ITERATION)
@@ -90,7 +90,7 @@ class Usual:
 
 
 class BudgetGuard:
-    """A BudgetGuard holds an experiment within its Limits."""
+    """Holds an experiment within its Limits."""
 
     def __init__(self, limits: Limits, book: SpendBook) -> None:
         self.limits = limits
@@ -153,7 +153,7 @@ class BudgetGuard:
     # What is allowed.
 
     def may_start(self, trial: Trial, at: float) -> bool:
-        """Returns whether a trial may be given a place: as far as is known, it can finish."""
+        """Return whether a trial may be given a place: as far as is known, it can finish."""
         self.has_refused = not self._may_start(trial, at)
         return not self.has_refused
 
@@ -174,7 +174,7 @@ class BudgetGuard:
         return True
 
     def may_continue(self, trial: Trial, at: float) -> bool:
-        """Returns whether a trial that has just reported may go on until it can leave again."""
+        """Return whether a trial that has just reported may continue until it can leave again."""
         pace = self._paces.get(trial.trial_id)
         if pace is None:
             return True
@@ -192,7 +192,7 @@ class BudgetGuard:
         return True
 
     def is_over(self, at: float) -> bool:
-        """Returns whether everything must stop at once."""
+        """Return whether everything must stop at once."""
         if self.limits.deadline is not None and at >= self.limits.deadline - self._margin_s(at):
             self.reason = DEADLINE
             return True
@@ -203,14 +203,14 @@ class BudgetGuard:
         return False
 
     def grace_s(self, at: float) -> float:
-        """Returns how long a trial may take to stop, and again after SIGTERM: what is kept suffices."""
+        """Return how long a trial may take to stop, and again after SIGTERM: what is kept suffices."""
         stop_s, rate = self._margin_s(at) or STOP_S, self._book.rate
         if self.limits.cost_budget is not None and rate > 0.0:
             stop_s = min(stop_s, self._margin_usd(at) * HOUR_S / rate)
         return max(0.25, (stop_s - min(1.0, 0.4 * stop_s)) / 2)  # however small a budget is
 
     def wake_at(self, at: float) -> float:
-        """Returns when `is_over` will be true if nothing else happens; inf when never."""
+        """Return when `is_over` will be true if nothing else happens; inf when never."""
         found = inf
         if self.limits.deadline is not None:
             found = self.limits.deadline - self._margin_s(at)
@@ -221,7 +221,7 @@ class BudgetGuard:
         return found + _TICK_S
 
     def warning(self, at: float, sample: Trial | None, trials_left: int | None, at_once: int) -> str:
-        """Returns, once, that a limit cannot be met as things stand, with numbers; "" otherwise.
+        """Return, once, that a limit cannot be met as things stand, with numbers; "" otherwise.
 
         `sample`: any trial that runs; `trials_left`: those that have not ended; `at_once`: those that were
         started. One that has waited long for a machine will not get one soon, so that it does not count.
@@ -269,7 +269,7 @@ class BudgetGuard:
         )
 
     def _unpriced_text(self, at: float) -> str:
-        """Returns which trial runs without a price although money is limited; "" when none does."""
+        """Return which trial runs without a price although money is limited; "" when none does."""
         if self.limits.cost_budget is None:
             return ""
         for trial_id, pace in self._paces.items():
@@ -281,32 +281,32 @@ class BudgetGuard:
         return ""
 
     def _margin_s(self, at: float) -> float:
-        """Returns how long before the deadline all must be stopped."""
+        """Return how long before the deadline all must be stopped."""
         deadline = self.limits.deadline
         if deadline is None:
             return 0.0
         return min(STOP_S, _SHARE * max(0.0, deadline - (at if self._began_at is None else self._began_at)))
 
     def _margin_usd(self, at: float) -> float:
-        """Returns what stopping everything costs."""
+        """Return what stopping everything costs."""
         return min(self._book.rate * STOP_S / HOUR_S, _SHARE * (self.limits.cost_budget or 0.0))
 
     def _new_rest_s(self, trial: Trial) -> float:
-        """Returns how long a waiting trial will hold its place; where nothing is known, for one step."""
+        """Return how long a waiting trial will hold its place; where nothing is known, for one step."""
         whole_s = self.usual.trial_s(trial)
         if whole_s is None:
             return self.usual.step_s or 0.0
         return max(self.usual.step_s or 0.0, whole_s - self._held_s.get(trial.trial_id, 0.0))
 
     def _rest_s(self, trial_id: str, pace: Pace, at: float) -> float:
-        """Returns how long a running trial will hold its place; where nothing is known, for its step."""
+        """Return how long a running trial will hold its place; where nothing is known, for its step."""
         reach_s, mean_s = pace.reach_s(at), self.usual.mean_trial_s
         if mean_s is None:
             return reach_s
         return max(reach_s, mean_s - self._held_s.get(trial_id, 0.0) - (at - pace.began_at))
 
     def _reserved_usd(self, trial_id: str, at: float, budget: float) -> float:
-        """Returns what the other trials will cost: to their end where they can finish, else until they leave.
+        """Return what the other trials will cost: to their end where they can finish, else until they leave.
 
         Those nearest to their end come first. A trial that can finish itself waits for none of the others.
         """

@@ -1,4 +1,4 @@
-"""Decides which checkpoints of a trial are kept and which directories may be deleted; deletes nothing.
+"""Decide which checkpoints of a trial are kept and which directories may be deleted; deletes nothing.
 
 The core calls `register` for every checkpoint; the controller calls `deletable` before it deletes any.
 """
@@ -21,7 +21,7 @@ _ABSENT = object()
 
 
 def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ...]:
-    """Adds the newest checkpoint to a trial and returns those the trial no longer keeps, worst first.
+    """Add the newest checkpoint to a trial and returns those the trial no longer keeps, worst first.
 
     TypeError when its score cannot be compared with the others'; the trial is then unchanged.
     """
@@ -39,7 +39,7 @@ def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ..
 
 
 def adopt(trial: Trial, checkpoint: CheckpointRef) -> None:
-    """Lets a trial without a process continue from a checkpoint of another trial, until it makes its own.
+    """Let a trial without a process continue from a checkpoint of another trial, until it makes its own.
 
     The checkpoint still belongs to the other trial: it does not count among those that this trial keeps, and
     the numbering of this trial's own checkpoints continues.
@@ -53,7 +53,7 @@ def adopt(trial: Trial, checkpoint: CheckpointRef) -> None:
 def retained(
     known: Sequence[CheckpointRef], newest: CheckpointRef, policy: CheckpointPolicy
 ) -> tuple[tuple[CheckpointRef, ...], tuple[CheckpointRef, ...]]:
-    """Returns what is kept, worst first, and what is dropped. `newest` is kept whatever its score."""
+    """Return what is kept, worst first, and what is dropped. `newest` is kept whatever its score."""
     # A directory reported again (a function's last report, saved once more on pause) is still one checkpoint.
     entries = [entry for entry in known if entry.path != newest.path]
     entries.insert(_position(entries, newest, policy), newest)
@@ -66,20 +66,20 @@ def retained(
 
 
 def best_checkpoints(kept: Sequence[CheckpointRef], policy: CheckpointPolicy) -> tuple[CheckpointRef, ...]:
-    """Returns the last `num_to_keep` entries, worst first; the newest one may make the list longer."""
+    """Return the last `num_to_keep` entries, worst first; the newest one may make the list longer."""
     last = tuple(kept) if policy.num_to_keep is None else tuple(kept)[-policy.num_to_keep :]
     return tuple(_trimmed(ref, policy) for ref in last) if policy.only_score else last
 
 
 def best_checkpoint(kept: Sequence[CheckpointRef], attribute: str, order: str) -> CheckpointRef | None:
-    """Returns the best by any metric, of equal ones the latest; None when no score is usable."""
+    """Return the best by any metric, of equal ones the latest; None when no score is usable."""
     policy = CheckpointPolicy(score_attribute=attribute, score_order=order)
     scored = [(score(entry, policy), entry.index, entry) for entry in kept if _is_scored(entry, attribute)]
     return max(scored, key=lambda item: item[:2])[2] if scored else None
 
 
 def score(ref: CheckpointRef, policy: CheckpointPolicy) -> Score:
-    """Returns a sort key, higher is better, in either order: NaN < absent or infinitely bad < numbers."""
+    """Return a sort key, higher is better, in either order: NaN < absent or infinitely bad < numbers."""
     value = metric(ref.metrics, policy.score_attribute or "")
     if value is _ABSENT:
         return (1, -math.inf)
@@ -90,7 +90,7 @@ def score(ref: CheckpointRef, policy: CheckpointPolicy) -> Score:
 
 
 def metric(metrics: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a user's value
-    """Returns a metric by its flat name: as it is, or with `/` as the path into nested results."""
+    """Return a metric by its flat name: as it is, or with `/` as the path into nested results."""
     if name in metrics:
         return metrics[name]
     value: Any = metrics
@@ -102,7 +102,7 @@ def metric(metrics: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a us
 
 
 def _trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
-    """Returns a checkpoint with only the score among its metrics."""
+    """Return a checkpoint with only the score among its metrics."""
     name = policy.score_attribute
     value = metric(ref.metrics, name) if name else _ABSENT
     return replace(ref, metrics={} if value is _ABSENT or name is None else {name: value})
@@ -111,7 +111,7 @@ def _trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
 def deletable(
     scheduled: Iterable[CheckpointToDelete], durable: int, in_use: Collection[str] = ()
 ) -> tuple[tuple[CheckpointRef, ...], tuple[CheckpointToDelete, ...]]:
-    """Returns the checkpoints that may be deleted now, and those that wait.
+    """Return the checkpoints that may be deleted now, and those that wait.
 
     One waits while a crash could still bring back a state that refers to it (`durable` counts the facts that
     would survive), and while its directory is in use: kept by a trial, or being loaded, as in an exploit.
@@ -127,7 +127,7 @@ def deletable(
 
 
 def _position(entries: Sequence[CheckpointRef], newest: CheckpointRef, policy: CheckpointPolicy) -> int:
-    """Returns the position before the first entry that is strictly better, else the end."""
+    """Return the position before the first entry that is strictly better, else the end."""
     if policy.score_attribute is None or not entries:
         return len(entries)
     own = score(newest, policy)

@@ -1,9 +1,10 @@
-"""Runs an experiment step by step: poll events, handle them, store the facts, submit the commands.
+"""Run an experiment step by step: poll events, handle them, store the facts, submit the commands.
 
 The controller decides nothing. A trial that may continue gets its command before its result is durable: its
-process ends with this one, so after a crash it repeats the step. Every other command is submitted only after
-the facts that led to it are durable. Facts that led to no other command may therefore wait a moment and be
-written together.
+process ends with this one, so after a crash it repeats the steps since its checkpoint. A new checkpoint is
+durable before its trial continues: a crash costs only the step in progress then. Every other command, too, is
+submitted only after the facts that led to it are durable. Facts that led to no such command may therefore
+wait a moment and be written together.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from muster.trials.ports import CheckpointFiles, Engine, Saver, TrialStore
 
 logger = logging.getLogger(__name__)
 # A commit costs as much as handling ten results: those that follow each other share one. Nothing is lost by
-# waiting: the process of a trial that continued ends with this one, and the step is repeated.
+# waiting: the process of a trial that continued ends with this one, and its steps are repeated.
 BATCH_DELAY_S = 0.02
 _MAX_BUFFERED = 512  # facts
 
 
 class TrialController:
-    """A TrialController drives one experiment to its end, one step at a time."""
+    """Drives one experiment to its end, one step at a time."""
 
     def __init__(
         self,
@@ -38,12 +39,8 @@ class TrialController:
         saver: Saver | None = None,
         files: CheckpointFiles | None = None,
     ) -> None:
-        self._state = state
-        self._engine = engine
-        self._store = store
-        self._clock = clock
-        self._saver = saver
-        self._files = files
+        self._state, self._engine, self._store, self._clock = state, engine, store, clock
+        self._saver, self._files = saver, files
         self._durable = self._noted = 0  # facts, of those ever noted
         # How long facts may wait for others when nothing but ContinueTrial follows from them.
         self.batch_delay_s = 0.0
@@ -52,7 +49,7 @@ class TrialController:
         self._flush_at = float("inf")  # when the first of them has waited long enough
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> ExperimentState:
-        """Runs to the end, or until `should_stop`, which is called between steps; then saves everything."""
+        """Run to the end, or until `should_stop`, which is called between steps; then save everything."""
         self.save()  # before the first suggestion: a replay starts from the searcher's first random state
         self.batch_delay_s = BATCH_DELAY_S
         try:
@@ -66,7 +63,7 @@ class TrialController:
         return self._state
 
     def step(self, timeout_s: float = 0.1, *, admits: bool = True) -> bool:
-        """Handles everything that is ready, and saves when that is due; False once the experiment is over.
+        """Handle everything that is ready, and saves when that is due; False once the experiment is over.
 
         Without `admits` no trial is suggested or started: an ask-and-tell loop requests that separately.
         """
@@ -75,14 +72,12 @@ class TrialController:
         fire("on_step_begin", iteration=plugins.iteration, trials=trials)
         self._handle_events(timeout_s, admits)
         plugins.iteration += 1
-        if facts.warnings:
-            for text in self._state.facts.warnings:
-                logger.warning("%s", text)
-            self._state.facts.warnings.clear()
+        for text in facts.warnings:
+            logger.warning("%s", text)
+        facts.warnings.clear()
         continues = not self._state.is_finished
         fire("on_step_end", iteration=plugins.iteration, trials=trials)
-        if facts.checkpoints_to_delete:
-            self._discard_checkpoints()
+        self._discard_checkpoints()
         if continues and self._saver is not None and self._saver.is_due():
             self.save()
         return continues
@@ -91,8 +86,9 @@ class TrialController:
         state = self._state
         later: list[EngineCommand] = []
         for event in self._engine.poll(self._poll_timeout(timeout_s)):
+            has_checkpoint = getattr(event, "checkpoint", None) is not None
             for command in state.handle(event):
-                if isinstance(command, ContinueTrial):
+                if isinstance(command, ContinueTrial) and not has_checkpoint:
                     self._engine.submit(command)
                 else:
                     later.append(command)
@@ -110,12 +106,12 @@ class TrialController:
         self._is_filling = started and state.takes_more
 
     def save(self, *, is_last: bool = False) -> None:
-        """Writes a snapshot that includes everything handled so far."""
+        """Write a snapshot that includes everything handled so far."""
         if self._saver is not None:
             self._saver.save(self._flush_all, is_last=is_last)
 
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
-        """Returns the checkpoints that nothing can need again, even after a crash."""
+        """Return the checkpoints that nothing can need again, even after a crash."""
         facts, index = self._state.facts, self._state.index
         in_use = {c.path for trial in index.live.values() for c in trial.checkpoints}
         in_use |= index.borrowed
@@ -123,7 +119,7 @@ class TrialController:
         return now
 
     def flush(self) -> None:
-        """Makes the facts of all completed steps durable."""
+        """Make the facts of all completed steps durable."""
         if self._buffered:
             self._store.append(self._buffered)
             self._buffered = []
@@ -142,7 +138,7 @@ class TrialController:
             self._buffered.extend(facts)
 
     def _poll_timeout(self, timeout_s: float) -> float:
-        """Returns how long to wait for events: not beyond the moment when facts have to be written.
+        """Return how long to wait for events: not beyond the moment when facts have to be written.
 
         Zero while more trials may be started: a searcher is asked for a few of them per step.
         """
@@ -154,6 +150,6 @@ class TrialController:
         return 0.0 if left_s < 0 else left_s if left_s < timeout_s else timeout_s
 
     def _discard_checkpoints(self) -> None:
-        superfluous = self.take_deletable()
+        superfluous = self.take_deletable() if self._state.facts.checkpoints_to_delete else ()
         if superfluous and self._files is not None:
             self._files.discard(superfluous)

@@ -1,4 +1,4 @@
-"""Calls the plug-ins, and decides on one result or failure: stop or continue, save, try again."""
+"""Call the plug-ins, and decides on one result or failure: stop or continue, save, try again."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ class PluginCalls:
             self.search.set_rungs(*((None, ITERATION) if levels is None else levels()))
 
     def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - whatever the hook takes
-        """Calls one hook of every callback."""
+        """Call one hook of every callback."""
         self.hooks.fire(hook, iteration=self.iteration, trials=self.trials, **info)
 
     def why_suggested(self, trial: Trial) -> str:
-        """Returns why the searcher has just suggested this trial, in words; "" for one that has none."""
+        """Return why the searcher has just suggested this trial, in words; "" for one that has none."""
         explain = getattr(self.search, "why", None)
         return "" if explain is None else str(explain(trial.trial_id))
 
     def notify(self, hook: str, trial: Trial, *result: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Calls one hook of the scheduler about a trial, and returns its answer."""
+        """Call one hook of the scheduler about a trial, and returns its answer."""
         return _called(hook, self.scheduler, trial, self.view, trial, *result)
 
     def decision(self, trial: Trial, flat: dict[str, Any]) -> str:
-        """Returns the decision of the scheduler on a result."""
+        """Return the decision of the scheduler on a result."""
         decision: str = _called("on_trial_result", self.scheduler, trial, self.view, trial, flat)
         if decision not in _DECISIONS:
             raise TuneError(
@@ -73,18 +73,18 @@ class PluginCalls:
         return decision
 
     def stopper_stops(self, trial: Trial, result: dict[str, Any]) -> bool:
-        """Returns whether the stopper ends the trial that reported this result."""
+        """Return whether the stopper ends the trial that reported this result."""
         return bool(_called("__call__", self.stopper, trial, trial.trial_id, result))
 
     def stops_all(self) -> bool:
         return self.stopper is not None and bool(_called("stop_all", self.stopper, None))
 
     def why_all(self) -> str:
-        """Returns why the stopper ends the experiment, in words."""
+        """Return why the stopper ends the experiment, in words."""
         return _stopper_words(self.stopper)
 
     def explain_stop(self, trial: Trial, flat: Mapping[str, Any], *, by_stopper: bool) -> None:
-        """Records why a result ends its trial before the scheduler is asked."""
+        """Record why a result ends its trial before the scheduler is asked."""
         if by_stopper:
             reason = _stopper_words(self.stopper, trial.trial_id)
         elif flat.get("done"):
@@ -96,13 +96,13 @@ class PluginCalls:
         self.view.explain(trial.trial_id, STOPPED, reason)
 
     def explain_decision(self, trial: Trial, decision: str) -> None:
-        """Records that the scheduler stopped or paused a trial, where it does not say why."""
+        """Record that the scheduler stopped or paused a trial, where it does not say why."""
         if trial.trial_id not in self.view.reasons:
             what, name = (STOPPED if decision == STOP else PAUSED), type(self.scheduler).__name__
             self.view.explain(trial.trial_id, what, f"{name} returned {decision} and gave no reason")
 
     def choose(self) -> Trial | None:
-        """Returns the trial that the scheduler starts next."""
+        """Return the trial that the scheduler starts next."""
         trial: Any = _called("choose_trial_to_run", self.scheduler, None, self.view)
         if trial is None or isinstance(trial, Trial):
             return trial
@@ -113,7 +113,7 @@ class PluginCalls:
 
 
 def _called(hook: str, plugin: object, trial: Trial | None, *arguments: object) -> Any:  # noqa: ANN401
-    """Calls a hook; an error names the plug-in that raised it, and is of the same type.
+    """Call a hook; an error names the plug-in that raised it, and is of the same type.
 
     The plug-in is not the first argument: `SlowCalls` takes that for the `self` of a hook.
     """
@@ -128,7 +128,7 @@ def _called(hook: str, plugin: object, trial: Trial | None, *arguments: object) 
 
 
 def plugin_failure(error: TuneError) -> TrialFailure:
-    """Returns the failure of a trial whose end a plug-in could not be notified of."""
+    """Return the failure of a trial whose end a plug-in could not be notified of."""
     message = str(error)
     trace = "".join(format_exception(error.__cause__ or error)) + message
     return TrialFailure(
@@ -137,19 +137,19 @@ def plugin_failure(error: TuneError) -> TrialFailure:
 
 
 def _stopper_words(stopper: object, *trial_id: str) -> str:
-    """Returns what a stopper says of its decision; its name for one that was written for Ray."""
+    """Return what a stopper says of its decision; its name for one that was written for Ray."""
     words = getattr(stopper, "why", None)
     return str(words(*trial_id)) if callable(words) else f"{type(stopper).__name__} returned True"
 
 
 def reaches(criterion: tuple[str, Any], flat: Mapping[str, Any]) -> bool:
-    """Returns whether a result has the key and reaches its threshold."""
+    """Return whether a result has the key and reaches its threshold."""
     key, threshold = criterion
     return key in flat and bool(flat[key] >= threshold)
 
 
 def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
-    """Returns whether the result is `done`, or reaches the threshold of a criterion whose key it has.
+    """Return whether the result is `done`, or reaches the threshold of a criterion whose key it has.
 
     Raises TypeError for a threshold or a value that cannot be compared: the message names the key.
     """
@@ -173,7 +173,7 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
 
 
 class TrialDecision(NamedTuple):
-    """A TrialDecision is what happens to the trial that reported."""
+    """What happens to the trial that reported."""
 
     decision: str
     save: bool  # before the decision is carried out
@@ -184,7 +184,7 @@ _ONLY_CONTINUE = TrialDecision(CONTINUE, save=False, checkpoint=None)  # nearly 
 
 
 def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialReported) -> TrialDecision:
-    """Decides on one result, in Ray's order: the searcher sees the last result only at completion."""
+    """Decide on one result, in Ray's order: the searcher sees the last result only at completion."""
     result = event.result.copy()  # it is a fact: what we and the callbacks add does not belong to it
     result["trial_id"] = trial.trial_id
     flat, is_light, trial.live.config_leaves = flatten_result(result, trial.live.config_leaves)
@@ -237,7 +237,8 @@ def _check_metrics(plugins: PluginCalls, settings: Settings, trial: Trial, flat:
 def _is_present(name: object, flat: dict[str, Any]) -> bool:
     if name is None or name == DEFAULT_METRIC:
         return True
-    return type(name) is str and name in flat and number_of(flat[name]) is not None
+    value = flat.get(name) if type(name) is str else None
+    return type(value) is float or number_of(value) is not None
 
 
 def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:
@@ -252,18 +253,25 @@ def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:
 # The trial did nothing wrong: the machine was taken away. Counted only when the user asks for it.
 _NOT_ITS_FAULT = frozenset({TrialFailureKind.PREEMPTED})
 # Trying again would end the same way.
-_FINAL = frozenset({TrialFailureKind.RESET_REFUSED, TrialFailureKind.UNPICKLABLE, TrialFailureKind.START})
+_FINAL = frozenset(
+    {
+        TrialFailureKind.NEVER_REPORTED,
+        TrialFailureKind.RESET_REFUSED,
+        TrialFailureKind.UNPICKLABLE,
+        TrialFailureKind.START,
+    }
+)
 
 
 def counts(trial: Trial, failure: TrialFailure, policy: FailurePolicy, was_restoring: bool) -> bool:
-    """Returns whether the failure uses up a retry of the trial; restore failures have a separate budget."""
+    """Return whether the failure uses up a retry of the trial; restore failures have a separate budget."""
     if was_restoring and trial.num_restore_failures < policy.restore_retries:
         return False
     return failure.kind not in _NOT_ITS_FAULT or policy.count_preemption
 
 
 def may_retry(trial: Trial, failure: TrialFailure) -> bool:
-    """Returns whether the trial may run again; the caller has counted this failure in `num_failures`."""
+    """Return whether the trial may run again; the caller has counted this failure in `num_failures`."""
     if failure.kind in _FINAL:
         return False
     most = trial.policies.max_failures
@@ -271,7 +279,7 @@ def may_retry(trial: Trial, failure: TrialFailure) -> bool:
 
 
 class FactLog:
-    """A FactLog holds facts, warnings and superfluous checkpoints until the controller handles them."""
+    """Holds facts, warnings and superfluous checkpoints until the controller handles them."""
 
     def __init__(self) -> None:
         self.count = 0  # facts ever noted
@@ -286,7 +294,7 @@ class FactLog:
         self.count += 1
 
     def take(self) -> Sequence[Fact]:
-        """Returns the facts noted since the last call, in order; the caller makes them durable."""
+        """Return the facts noted since the last call, in order; the caller makes them durable."""
         facts, self._facts = self._facts, []
         return facts
 
@@ -294,12 +302,12 @@ class FactLog:
         self.warnings.append(text)
 
     def warn_once(self, text: str) -> None:
-        """Warns of what follows from a fact; not again when a restore handles the fact again."""
+        """Warn of what follows from a fact; not again when a restore handles the fact again."""
         if not self.repeats:
             self.warnings.append(text)
 
     def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
-        """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
+        """Mark checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
         self.checkpoints_to_delete.extend(
             CheckpointToDelete(ref=ref, after=self.count) for ref in checkpoints
         )

@@ -1,4 +1,4 @@
-"""Defines the events from an engine and the facts of an experiment; trials change only by handling them."""
+"""Define the events from an engine and the facts of an experiment; trials change only by handling them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 
 class TrialFailureKind(Enum):
-    """A TrialFailureKind is the reason why the process of a trial failed; users react differently to each."""
+    """The reason why the process of a trial failed; users react differently to each."""
 
     USER_ERROR = "user-error"  # its code raised
     KILLED = "killed"  # a signal ended the process
@@ -24,6 +24,7 @@ class TrialFailureKind(Enum):
     SILENT = "silent"  # no heartbeat
     UNPICKLABLE = "unpicklable"  # its result or its code cannot cross the process border
     START = "start"  # its process could not be made
+    NEVER_REPORTED = "never-reported"  # its command ended well without a result
     RESET_REFUSED = "reset-refused"  # reset_config returned False
     NODE_LOST = "node-lost"  # the machine went away
     PREEMPTED = "preempted"  # the machine was taken back
@@ -31,7 +32,7 @@ class TrialFailureKind(Enum):
 
 
 class TrialFailure(Struct, frozen=True, kw_only=True):
-    """A TrialFailure describes the end of a failed trial."""
+    """Describes the end of a failed trial."""
 
     kind: TrialFailureKind
     message: str
@@ -148,7 +149,7 @@ class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
 
 
 class TrialMoved(Struct, frozen=True, kw_only=True, tag="moved"):
-    """TrialMoved: the time of a machine was over, and its trial goes on elsewhere from its checkpoint."""
+    """TrialMoved: the time of a machine was over, and its trial continues elsewhere from its checkpoint."""
 
     trial_id: str
     at: float
@@ -200,6 +201,21 @@ class TrialSuspended(Struct, frozen=True, kw_only=True, tag="suspended"):
     saves: bool  # a checkpoint comes first; False: it has just made one, or there is no time for one
 
 
+class TrialStopRequested(Struct, frozen=True, kw_only=True, tag="stop-requested"):
+    """TrialStopRequested: the user asked to stop a trial."""
+
+    trial_id: str
+    at: float
+
+
+class LimitsChanged(Struct, frozen=True, kw_only=True, tag="limits"):
+    """LimitsChanged: the user gave the experiment another budget or deadline."""
+
+    at: float
+    cost_budget: float | None
+    deadline: float | None
+
+
 Fact = (
     TrialCreated
     | TrialAdmitted
@@ -213,6 +229,8 @@ Fact = (
     | TrialPriced
     | TrialCharged
     | TrialSuspended
+    | TrialStopRequested
+    | LimitsChanged
     | SearchExhausted
     | ExperimentEnded
     | ExperimentResumed
@@ -220,7 +238,7 @@ Fact = (
 
 
 class CheckpointToDelete(Struct, frozen=True, kw_only=True):
-    """A CheckpointToDelete is a checkpoint that is no longer kept, with the fact that made it superfluous."""
+    """A checkpoint that is no longer kept, with the fact that made it superfluous."""
 
     ref: CheckpointRef
     after: int  # facts up to and including that one: the checkpoint may be deleted once so many are durable

@@ -1,4 +1,4 @@
-"""Turns events into commands. Trials change only here; the module does no I/O.
+"""Turn events into commands. Trials change only here; the module does no I/O.
 
 The outcome is deterministic, given the plug-ins: searcher, scheduler, stopper and callbacks are user objects.
 """
@@ -19,6 +19,7 @@ from muster.trials.events import (
     EngineCommand,
     Event,
     ExperimentEnded,
+    LimitsChanged,
     SearchExhausted,
     StopTrial,
     TrialAdmitted,
@@ -29,6 +30,7 @@ from muster.trials.events import (
     TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialStopRequested,
     Woke,
 )
 from muster.trials.lifecycle import Lifecycle
@@ -36,18 +38,18 @@ from muster.trials.model import ExperimentPlace, Trial
 from muster.trials.plugins import STOPPED, STOPS, Plugins
 from muster.trials.spend import COST_KEY, NOTE_S, SpendBook, cost_of
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
-from muster.trials.template import Settings
+from muster.trials.template import Limits, Settings
 from muster.trials.trial_index import TrialIndex
 
 if TYPE_CHECKING:
     from muster.trials.budget import BudgetGuard
 
 _BATCH = 16  # trials
-_ENDLESS = 2**31  # a search that is given no number of samples has more than these
+ENDLESS = 2**31  # a search that is given no number of samples has more than these
 
 
 class ExperimentState:
-    """An ExperimentState is one experiment between two events."""
+    """One experiment between two events."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class ExperimentState:
         return self.lifecycle.is_stopping
 
     def handle(self, event: Event) -> list[EngineCommand]:
-        """Handles one event and returns the commands that follow; events of unknown trials are ignored."""
+        """Handle one event and returns the commands that follow; events of unknown trials are ignored."""
         if isinstance(event, TrialReported):  # nearly every event
             return self._handle_report(event)
         match event:
@@ -154,7 +156,7 @@ class ExperimentState:
         return self.take_commands()
 
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
-        """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
+        """End the experiment, take new trials and start waiting ones; once per step, after its events."""
         lifecycle, index, guard = self.lifecycle, self.index, self.guard
         self.spend.seen_at = at
         self._note_time(at)
@@ -182,13 +184,14 @@ class ExperimentState:
             self._admit(at)
             self.plugins.view.reasons.clear()  # of a choice that found no room
             self._watch_idle(at)
-        if guard is not None:
-            self._end_by_limits(guard)
+        is_over = self.ended_by or self.is_stopping or self.index.with_process or self.is_finished
+        if guard is not None and not is_over and (guard.is_closing or guard.has_refused):
+            self.ended_by = guard.reason  # nothing runs, and the limits let nothing start
         self._hurry_last()
         return self.take_commands()
 
     def _watch_idle(self, at: float) -> None:
-        """Notes since when nothing runs; warns after a while, and again each time that has doubled."""
+        """Note since when nothing runs; warns after a while, and again each time that has doubled."""
         index, plugins = self.index, self.plugins
         if index.with_process or self.is_finished:
             self.idle_since = None
@@ -206,7 +209,7 @@ class ExperimentState:
             )
 
     def _hurry_last(self) -> None:
-        """Shortens the grace of the trials that stop, once nothing else runs or will."""
+        """Shorten the grace of the trials that stop, once nothing else runs or will."""
         index, settings = self.index, self.settings
         if not index.stopping:  # nearly always
             self._hurries = False
@@ -220,13 +223,13 @@ class ExperimentState:
         self._hurries = hurries
 
     def wake_at(self, at: float) -> float:
-        """Returns when `advance` must be called although nothing happens; inf when it need not be."""
+        """Return when `advance` must be called although nothing happens; inf when it need not be."""
         if self.guard is None or self.ended_by or self.is_stopping:
             return inf
         return self.guard.wake_at(at)
 
     def _check_limits(self, guard: BudgetGuard, trial: Trial, event: TrialReported) -> None:
-        """Suspends the trial that has just reported if the limits leave it no room until its next report."""
+        """Suspend the trial that has just reported if the limits leave it no room until its next report."""
         has_checkpoint = event.checkpoint is not None
         guard.note_report(trial, event.at, has_checkpoint=has_checkpoint)
         is_asked = trial.state in (TrialState.RUNNING, TrialState.SAVING) and not self.lifecycle.is_stopping
@@ -235,7 +238,7 @@ class ExperimentState:
             self.suspend(trial, event.at, saves=not has_checkpoint)
 
     def _hold_limits(self, guard: BudgetGuard, at: float) -> None:
-        """Stops everything when money or time is nearly gone; warns early when they will not do."""
+        """Stop everything when money or time is nearly gone; warns early when they will not do."""
         if not self.ended_by and guard.is_over(at) and not self.is_finished:
             guard.is_closing, self.ended_by = True, guard.reason
             self.lifecycle.suspend_grace_s = guard.grace_s(at)
@@ -246,37 +249,30 @@ class ExperimentState:
         ):
             self.facts.warn(text)
 
-    def _end_by_limits(self, guard: BudgetGuard) -> None:
-        """Ends the experiment when nothing runs and the limits let nothing start."""
-        if self.ended_by or self.is_stopping or self.index.with_process or self.is_finished:
-            return
-        if guard.is_closing or guard.has_refused:
-            self.ended_by = guard.reason
-
     def _trials_left(self) -> int | None:
-        """Returns how many trials have not ended, with those that are not suggested yet; None: no end."""
+        """Return how many trials have not ended, with those that are not suggested yet; None: no end."""
         total = getattr(self.plugins.search, "total_samples", None)
-        if not isinstance(total, int) or not 0 < total < _ENDLESS:
+        if not isinstance(total, int) or not 0 < total < ENDLESS:
             return len(self.index.live) if self.is_exhausted else None
         return total - (len(self.index.order) - len(self.index.live))
 
     def suspend(self, trial: Trial, at: float, *, saves: bool) -> None:
-        """Takes the process of a trial, which then waits again; also during a restore."""
+        """Take the process of a trial, which then waits again; also during a restore."""
         self.lifecycle.suspend(trial, at, saves=saves)
 
     def charge(self, trial: Trial, at: float, *, has_run: bool = True) -> None:
-        """Ends what a trial costs, when its process has ended or will be left alone."""
+        """End what a trial costs, when its process has ended or will be left alone."""
         if self.spend.close(trial, at) or (has_run and self.spend.leave_unknown(trial)):
             cost = cost_of(trial, at)
             self.facts.note(TrialCharged(trial_id=trial.trial_id, at=at, cost_usd=cost))
 
     def charge_all(self, at: float) -> None:
-        """Ends what all trials cost: their processes are ended, by a driver that stops early."""
+        """End what all trials cost: their processes are ended, by a driver that stops early."""
         for trial in self.index.holders() if self.spend.is_used else ():
             self.charge(trial, at, has_run=bool(trial.location))
 
     def _note_time(self, at: float) -> None:
-        """Makes it a fact that time has passed, now and then: after a kill, trials are charged until then."""
+        """Make it a fact that time has passed, now and then: after a kill, trials are charged until then."""
         count, since = self._noted
         is_stale = at - since > 8 * NOTE_S  # the driver was stopped: ends of trials may wait to be handled
         if count == self.facts.count and self.spend.open and at - since >= NOTE_S and not is_stale:
@@ -297,7 +293,7 @@ class ExperimentState:
             self.guard.note_price(trial, event.at, event.usd_per_hour)
 
     def end(self, at: float, why: str = "the experiment was ended") -> None:
-        """Stops all trials in the ordinary way, so that searcher, scheduler and loggers are notified."""
+        """Stop all trials in the ordinary way, so that searcher, scheduler and loggers are notified."""
         self.lifecycle.is_stopping = True
         self.facts.note(ExperimentEnded(at=at))
         self.plugins.search.set_finished()
@@ -306,25 +302,50 @@ class ExperimentState:
                 self.plugins.view.explain(trial.trial_id, STOPPED, why)
             self.lifecycle.stop(trial, at)
 
+    def stop_on_request(self, trial_id: str, at: float) -> bool:
+        """Stop a trial because the user asked for it; False when it has ended or is not known."""
+        trial = self.index.trials.get(trial_id)
+        if trial is None or trial.is_finished():
+            return False
+        self.facts.note(TrialStopRequested(trial_id=trial_id, at=at))
+        self.plugins.view.explain(trial_id, STOPPED, "the user asked for it")
+        self.lifecycle.stop(trial, at, early=True)
+        return True
+
+    def change_limits(self, limits: Limits, at: float) -> bool:
+        """Hold other limits from now on; False where the experiment has no limit of that kind."""
+        guard, before = self.guard, self.limits
+        has_new = (limits.cost_budget is not None and before.cost_budget is None) or (
+            limits.deadline is not None and before.deadline is None
+        )
+        if guard is None or has_new:
+            return False
+        self.facts.note(LimitsChanged(at=at, cost_budget=limits.cost_budget, deadline=limits.deadline))
+        self.limits = guard.limits = limits
+        guard.is_closing = guard.has_refused = False
+        self.ended_by = ""
+        return True
+
     def _move_overdue(self, at: float) -> None:
-        """Moves the trials whose machine should be gone; a save that is under way may still end."""
+        """Move the trials whose machine should be gone; a save that is under way may still end."""
         for trial_id, info in self.lifecycle.preemptions.overdue(at):
             trial = self.index.trials[trial_id]
             if trial.state in (TrialState.STARTING, TrialState.RUNNING):
                 self.facts.note(TrialMoved(trial_id=trial_id, at=at))
+                done = 0 if trial.newest is None else trial.newest.metrics.get("training_iteration", "?")
                 self.facts.warn(
-                    f"trial {trial_id}: the time of its machine {info.node_id or '?'} is over; it goes on "
-                    f"elsewhere from {_place_of(trial)}"
+                    f"trial {trial_id}: the time of its machine {info.node_id or '?'} is over; it continues "
+                    f"elsewhere from iteration {done}"
                 )
                 self.lifecycle.move_away(trial)
 
     def move_again(self, fact: TrialMoved) -> None:
-        """Repeats a move during a restore."""
+        """Repeat a move during a restore."""
         self.facts.note(fact)
         self.lifecycle.move_away(self.index.trials[fact.trial_id])
 
     def admit_again(self, fact: TrialAdmitted) -> None:
-        """Repeats an admission during a restore, so that the scheduler records the same choice again."""
+        """Repeat an admission during a restore, so that the scheduler records the same choice again."""
         if fact.repeats and self.index.trials[fact.trial_id].live.owed:
             self.lifecycle.start_owing(self.index.trials[fact.trial_id], fact.at)
             return
@@ -343,7 +364,7 @@ class ExperimentState:
             self.lifecycle.start(trial, fact.at)
 
     def exhaust_again(self, fact: SearchExhausted) -> None:
-        """Repeats the end of the search during a restore: asks the searcher for one more trial."""
+        """Repeat the end of the search during a restore: asks the searcher for one more trial."""
         search = self.plugins.search
         if not search.is_finished() and (extra := search.next_trial()) is not None:
             self.facts.warn(
@@ -353,7 +374,7 @@ class ExperimentState:
         self.facts.note(fact)
 
     def take_commands(self) -> list[EngineCommand]:
-        """Returns the commands since the last call, in order."""
+        """Return the commands since the last call, in order."""
         if not self._commands:
             return []
         commands = self._commands.copy()
@@ -381,15 +402,22 @@ class ExperimentState:
                     is_over = trial.state is TrialState.TERMINATED
                     self.guard.note_exit(trial, event.at, is_over=is_over)
 
+    @property
+    def failed_fast(self) -> Trial | None:
+        """The trial whose failure ends the experiment."""
+        return self.lifecycle.first_failure if self.settings.failure.fail_fast else None
+
     def _why_to_end(self) -> str:
-        """Returns why the experiment ends now, in words; "" while it does not."""
+        """Return why the experiment ends now, in words; "" while it does not."""
         failed = self.lifecycle.first_failure
-        if self.settings.failure.fail_fast and failed is not None:
+        if failed is not None and self.settings.failure.fail_fast:
             return f"the experiment ended, because trial {failed.trial_id} failed and fail_fast is set"
+        if failed is not None and self.lifecycle.is_same_for_all:
+            return f"the experiment ended, because trial {failed.trial_id} reported no metric, like any other"
         return f"the experiment ended: {self.plugins.why_all()}" if self.plugins.stops_all() else ""
 
     def _take_suggestions(self, at: float) -> None:
-        """Asks the searcher for trials while there is room in the queue.
+        """Ask the searcher for trials while there is room in the queue.
 
         A few at a time, as that costs less for each; not all at once, because the first ones could start.
         """
@@ -405,13 +433,16 @@ class ExperimentState:
             if trial is not None:
                 self.add(trial, at)
                 continue
-            self.is_exhausted = search.is_finished()  # some know it only after one more call
-            if self.is_exhausted:
-                self.facts.note(SearchExhausted(at=at))
+            self._note_exhausted(at)  # some know it only after one more call
             return
 
+    def _note_exhausted(self, at: float) -> None:
+        self.is_exhausted = self.plugins.search.is_finished()
+        if self.is_exhausted:
+            self.facts.note(SearchExhausted(at=at))
+
     def add(self, trial: Trial, at: float) -> None:
-        """Adds a trial that the searcher has just suggested."""
+        """Add a trial that the searcher has just suggested."""
         if trial.trial_id in self.index.trials:
             raise TuneError(
                 f"the searcher returned trial id {trial.trial_id!r} twice: give each trial its own id"
@@ -419,7 +450,7 @@ class ExperimentState:
         self.lifecycle.add(trial, at)
 
     def _admit(self, at: float) -> None:
-        """Starts the choices of the scheduler as long as they fit; a choice that does not fit waits."""
+        """Start the choices of the scheduler as long as they fit; a choice that does not fit waits."""
         while self.index.pending or self.index.paused:
             trial = self.plugins.choose()
             if self.plugins.view.requests:
@@ -441,9 +472,11 @@ class ExperimentState:
                 self.lifecycle.start(trial, at)
             else:
                 return
+        if not (self.is_exhausted or self.index.live):  # every trial may have been refused
+            self._note_exhausted(at)
 
     def _has_room(self, trial: Trial) -> bool:
-        """Returns whether the trial may be handed to the engine now.
+        """Return whether the trial may be handed to the engine now.
 
         An engine that may grow without a known bound gets as many waiting trials as the queue holds.
         """
@@ -461,10 +494,3 @@ class ExperimentState:
 def _only_looks_pending(trial: Trial) -> bool:
     is_leaving = trial.state is TrialState.STOPPING and trial.intent is TrialState.PENDING
     return is_leaving or trial.state is TrialState.STARTING
-
-
-def _place_of(trial: Trial) -> str:
-    """Returns where a trial continues, for people."""
-    if trial.newest is None:
-        return "its beginning, as it has no checkpoint"
-    return f"iteration {trial.newest.metrics.get('training_iteration', '?')}, its newest checkpoint"

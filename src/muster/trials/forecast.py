@@ -31,7 +31,7 @@ _MOST_COUNT = 1_000_000  # trials of an experiment without an end
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastInput:
-    """A ForecastInput is what the state of an experiment does not say."""
+    """What the state of an experiment does not say."""
 
     experiment: str
     at: float
@@ -49,7 +49,7 @@ class ForecastInput:
 
 
 def forecast_of(state: ExperimentState, given: ForecastInput, *, is_over: bool = False) -> Forecast:
-    """Returns the forecast of now; of an experiment that is over, the one that expects nothing."""
+    """Return the forecast of now; of an experiment that is over, the one that expects nothing."""
     header = Forecast(
         experiment=given.experiment,
         driver=given.driver,
@@ -67,7 +67,7 @@ def forecast_of(state: ExperimentState, given: ForecastInput, *, is_over: bool =
 
 @dataclass
 class _Pace:
-    """A _Pace is how long training took so far, per trial and on the average of those that live."""
+    """How long training took so far, per trial and on the average of those that live."""
 
     per_step: dict[str, float] = field(default_factory=dict)
     usual: float | None = None
@@ -86,7 +86,7 @@ class _Pace:
         return made
 
     def seconds(self, trial_id: str, time: float, time_attr: str, *, at_most: bool = False) -> float | None:
-        """Returns how long so much training takes, or may take; None when that is not known."""
+        """Return how long so much training takes, or may take; None when that is not known."""
         if time_attr == SECONDS:
             return time
         pace = self.per_step.get(trial_id, self.slowest if at_most else self.usual)
@@ -94,7 +94,7 @@ class _Pace:
 
 
 class _Forecaster:
-    """A _Forecaster holds what several parts of one forecast need."""
+    """Holds what several parts of one forecast need."""
 
     def __init__(self, state: ExperimentState, given: ForecastInput) -> None:
         self._state, self._given = state, given
@@ -109,7 +109,7 @@ class _Forecaster:
         self._by_id = state.index.trials
 
     def complete(self, header: Forecast) -> Forecast:
-        """Returns the header with trials and coming work."""
+        """Return the header with trials and coming work."""
         to_suggest = self._to_suggest()
         coming = [*self._waiting_work(), *self._suggested_work(to_suggest or 0), *self._rungs()]
         if any(map(_chooses_nodes, self._state.index.live.values())):
@@ -123,7 +123,7 @@ class _Forecaster:
         )
 
     def _done_share(self, coming: Sequence[ComingWork]) -> float | None:
-        """Returns how much of the expected work is done; None as long as the rest is not known."""
+        """Return how much of the expected work is done; None as long as the rest is not known."""
         spent_s, rests = self._given.spent_s, list(self._rest.values())
         if spent_s is None or None in rests or any(work.each_s is None for work in coming):
             return None
@@ -165,16 +165,16 @@ class _Forecaster:
         return max(0.0, since_result) + (max(0.0, trained - saved) if both else 0.0)
 
     def _rest_s(self, trial: Trial) -> float | None:
-        """Returns the expected seconds until the trial gives its node back; the step under way counts."""
+        """Return the expected seconds until the trial gives its node back; the step under way counts."""
         whole_s = self._expected_s(trial)
         if whole_s is None or not trial.has_reported_at_least_once:
             return whole_s
         return max(0.0, whole_s - max(0.0, self._given.at - trial.last_result_time))
 
     def _expected_s(self, trial: Trial, *, at_most: bool = False) -> float | None:
-        """Returns the expected training of a trial from its last result on, in seconds.
+        """Return the expected training of a trial from its last result on, in seconds.
 
-        `at_most`: if it goes on from every rung, and is as slow as the slowest of those that run.
+        `at_most`: if it continues from every rung, and is as slow as the slowest of those that run.
         """
         ahead = self._milestones(trial)
         if ahead is None:
@@ -191,16 +191,16 @@ class _Forecaster:
             if milestone.is_barrier:
                 return total
             reached[time_attr] = milestone.time
-            if milestone.goes_on <= 0.0:
+            if milestone.continues <= 0.0:
                 return total
-            probability *= 1.0 if at_most else milestone.goes_on
+            probability *= 1.0 if at_most else milestone.continues
         # The rest of a trial that ends by itself, judged by others; known where limits are held.
         guard = self._state.guard
         mean_s = None if guard is None else guard.usual.mean_trial_s
         return None if mean_s is None else max(0.0, mean_s - _done(trial, SECONDS))
 
     def _milestones(self, trial: Trial) -> list[Milestone] | None:
-        """Returns the scheduler's milestones that are ahead, and the trial's own end."""
+        """Return the scheduler's milestones that are ahead, and the trial's own end."""
         found = self._asked(trial)
         if found is None:
             return None
@@ -210,10 +210,10 @@ class _Forecaster:
             if is_number(trial.stopping_criterion.get(name))
         ]
         ahead = [one for one in (*found, *ends) if one.time > _done(trial, one.time_attr)]
-        return sorted(ahead, key=lambda one: (one.time, one.goes_on))
+        return sorted(ahead, key=lambda one: (one.time, one.continues))
 
     def _leaders(self) -> set[str]:
-        """Returns the best third of the trials that run, among those that have come equally far."""
+        """Return the best third of the trials that run, among those that have come equally far."""
         metric, mode = self._state.settings.metric, self._state.settings.mode
         rungs: dict[int, list[tuple[float, str]]] = {}
         for trial in self._running:
@@ -231,7 +231,7 @@ class _Forecaster:
     # -- work that will come ----------------------------------------------------------------------
 
     def _waiting_work(self) -> Iterable[ComingWork]:
-        """Yields the trials that wait for a node, by shape and by how long they will run."""
+        """Yield the trials that wait for a node, by shape and by how long they will run."""
         grouped: Counter[tuple[Resources, float | None]] = Counter()
         longest: dict[Resources, list[float | None]] = defaultdict(list)
         for trial in self._waiting:
@@ -250,13 +250,13 @@ class _Forecaster:
             yield ComingWork(shape=shape, count=count, each_s=each_s, most_s=most_s, end_s=end_s)
 
     def _most_s(self, trial: Trial) -> float | None:
-        """Returns how long a trial may run; only a deadline asks for it."""
+        """Return how long a trial may run; only a deadline asks for it."""
         if self._given.deadline is None:
             return None
         return _rounded(self._expected_s(trial, at_most=True))
 
     def _suggested_work(self, count: int) -> Iterable[ComingWork]:
-        """Yields the trials that the searcher will still suggest; they are like the newest one."""
+        """Yield the trials that the searcher will still suggest; they are like the newest one."""
         newest = self._state.index.order[-1] if self._state.index.order else None
         if count <= 0 or newest is None:
             return
@@ -274,7 +274,7 @@ class _Forecaster:
         )
 
     def _to_suggest(self) -> int | None:
-        """Returns how many trials the searcher will still suggest; None when it has no end or cannot say."""
+        """Return how many trials the searcher will still suggest; None when it has no end or cannot say."""
         state = self._state
         if state.is_exhausted or state.is_stopping or state.plugins.search.is_finished():
             return 0
@@ -284,7 +284,7 @@ class _Forecaster:
         return max(0, total - len(state.index.trials))
 
     def _rungs(self) -> Iterable[ComingWork]:
-        """Yields what barriers will let through, rung after rung."""
+        """Yield what barriers will let through, rung after rung."""
         ask = getattr(self._state.plugins.scheduler, "rungs_to_open", None)
         if ask is None or not self._state.index.order:
             return
@@ -305,7 +305,7 @@ class _Forecaster:
                 start_s += each_s
 
     def _opens_in_s(self, rung: RungToOpen) -> float | None:
-        """Returns when the last trial that it waits for is there; those without a node start later still."""
+        """Return when the last trial that it waits for is there; those without a node start later still."""
         latest = 0.0
         for trial_id in rung.waits_for:
             trial = self._by_id.get(trial_id)
@@ -318,13 +318,13 @@ class _Forecaster:
         return latest
 
     def _end_s(self, count: int, each_s: float | None) -> float | None:
-        """Returns when so many trials would be done on the nodes that trials have now."""
+        """Return when so many trials would be done on the nodes that trials have now."""
         if each_s is None or not self._running:
             return None
         return round(math.ceil(count / len(self._running)) * each_s, 1)
 
     def _is_due(self, trial: Trial) -> bool | None:
-        """Returns whether a paused trial waits for a node only, not for others; None: that is not known."""
+        """Return whether a paused trial waits for a node only, not for others; None: that is not known."""
         found = self._asked(trial)
         if found is None:
             return None
@@ -338,7 +338,7 @@ class _Forecaster:
 
 
 def _chooses_nodes(trial: Trial) -> bool:
-    """Returns whether labels decide which nodes a trial may be on."""
+    """Return whether labels decide which nodes a trial may be on."""
     return "bundle_label_selector" in trial.placement_group_factory.options[1]
 
 

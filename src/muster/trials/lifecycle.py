@@ -1,4 +1,4 @@
-"""Moves trials from state to state: notifies the plug-ins, submits commands, notes facts."""
+"""Move trials from state to state: notifies the plug-ins, submits commands, notes facts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SUSPEND = "SUSPEND"  # the trial gives its process up and waits again
 
 
 class Lifecycle:
-    """A Lifecycle carries out decisions on trials; it appends the commands for the engine to `commands`."""
+    """Carries out decisions on trials; it appends the commands for the engine to `commands`."""
 
     def __init__(
         self,
@@ -60,11 +60,12 @@ class Lifecycle:
         self._settings, self.directory_for, self.suspend_grace_s = settings, directory_for, SUSPEND_GRACE_S
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None
+        self.is_same_for_all = False  # it reported nothing, and neither did any other trial
         self.preemptions = Preemptions()
         self.is_owed = False  # a trial may owe a checkpoint: its driver ended before that was saved
 
     def add(self, trial: Trial, at: float) -> None:
-        """Adds a trial that the searcher has just suggested."""
+        """Add a trial that the searcher has just suggested."""
         self._index.add(trial)
         if trial.relative_logdir is None:
             trial.relative_logdir = self.directory_for(trial)
@@ -85,7 +86,7 @@ class Lifecycle:
         self.apply_plugin_requests(at)
 
     def start(self, trial: Trial, at: float) -> None:
-        """Hands a trial to the engine, from its newest checkpoint when it has one."""
+        """Hand a trial to the engine, from its newest checkpoint when it has one."""
         self.note_reasons(at)
         if trial.state is _S.PAUSED:
             self._index.move(trial, _S.PENDING)
@@ -93,7 +94,7 @@ class Lifecycle:
         self._submit_start(trial, at)
 
     def start_owing(self, trial: Trial, at: float) -> None:
-        """Hands a trial to the engine again whose checkpoint was due when the last driver ended.
+        """Hand a trial to the engine again whose checkpoint was due when the last driver ended.
 
         The trial repeats the results since its newest checkpoint, which nothing decides on again, and saves;
         then follows what was decided before. Plug-ins see a trial that is saving, as they did then.
@@ -130,20 +131,20 @@ class Lifecycle:
         )
 
     def cancel_owed(self) -> None:
-        """Lets trials that owe a checkpoint start like others: there was no room to make it first."""
+        """Let trials that owe a checkpoint start like others: there was no room to make it first."""
         for trial in self._index.pending.values() if self.is_owed else ():
             trial.live.owed = None
         self.is_owed = False
 
     def has_process_soon(self, trial: Trial) -> bool:
-        """Returns whether a process that the trial may reuse is about to be free: cheaper than a new one."""
+        """Return whether a process that the trial may reuse is about to be free: cheaper than a new one."""
         wanted, stopping = trial.placement_group_factory, self._index.stopping
         return any(
             each.live.frees_process and each.placement_group_factory == wanted for each in stopping.values()
         )
 
     def refuse(self, trial: Trial, at: float) -> None:
-        """Fails a trial that can never start here, instead of letting it wait for ever."""
+        """Fail a trial that can never start here, instead of letting it wait forever."""
         needs, has = self._index.size(trial), self._index.capacity
         message = f"trial {trial.trial_id} needs ({needs}), but there is only ({has}) in all"
         failure = TrialFailure(kind=TrialFailureKind.START, message=message)
@@ -166,7 +167,7 @@ class Lifecycle:
         self._plugins.fire("on_trial_start", trial=trial)
 
     def repeated(self, trial: Trial, event: TrialReported) -> None:
-        """Handles a result that was handled before a restore: it is logged again, and decided nothing on."""
+        """Handle a result that was handled before a restore: it is logged again, and decided nothing on."""
         result = event.result.copy()
         result["trial_id"] = trial.trial_id
         is_last = trial.num_rows + 1 >= trial.live.repeats
@@ -183,16 +184,16 @@ class Lifecycle:
         self._submit_save(trial)
 
     def noticed(self, trial: Trial, event: TrialNoticed) -> None:
-        """Takes what is announced for the machine of a trial; one that leaves it anyway is left alone."""
+        """Take what is announced for the machine of a trial; one that leaves it anyway is left alone."""
         if trial.state in (_S.STARTING, _S.RUNNING, _S.SAVING):
             self.preemptions.note(trial.trial_id, event.info)
 
     def move_away(self, trial: Trial) -> None:
-        """Ends a trial on a machine that will be taken; it then waits for room on another one."""
+        """End a trial on a machine that will be taken; it then waits for room on another one."""
         self._leave(trial, _S.PENDING)
 
     def apply(self, trial: Trial, decided: TrialDecision, at: float) -> None:
-        """Carries out the decision on a report, after the checkpoint that is due."""
+        """Carry out the decision on a report, after the checkpoint that is due."""
         decision, saves, checkpoint = decided
         if self._plugins.view.reasons:
             self.note_reasons(at)
@@ -220,7 +221,7 @@ class Lifecycle:
         self.apply_plugin_requests(at)
 
     def _must_save(self, trial: Trial, decided: TrialDecision, at: float) -> bool:
-        """Returns whether a save comes before the decision; a save that a plug-in requested is done here."""
+        """Return whether a save comes before the decision; a save that a plug-in requested is done here."""
         view, decision = self._plugins.view, decided.decision
         is_wanted = decision == PAUSE or (decision == CONTINUE and self._saves_to_leave(trial, at))
         if decision != NOOP and view.requests:
@@ -228,7 +229,7 @@ class Lifecycle:
         return decided.save or (is_wanted and decided.checkpoint is None)
 
     def _saves_to_leave(self, trial: Trial, at: float) -> bool:
-        """Returns whether the trial is to be saved because its machine will be taken."""
+        """Return whether the trial is to be saved because its machine will be taken."""
         preemptions = self.preemptions
         if not preemptions.announced or not preemptions.leaves(trial, at):
             return False
@@ -258,7 +259,7 @@ class Lifecycle:
             self.apply_plugin_requests(event.at)
 
     def stop(self, trial: Trial, at: float, *, early: bool = False) -> None:
-        """Ends a trial in any state and notifies scheduler, searcher and callbacks once.
+        """End a trial in any state and notifies scheduler, searcher and callbacks once.
 
         `early`: by the scheduler, so that the searcher does not take it for complete.
         """
@@ -271,7 +272,7 @@ class Lifecycle:
         self.apply_plugin_requests(at)
 
     def suspend(self, trial: Trial, at: float, *, saves: bool) -> None:
-        """Lets a trial give its process up and wait again, from its newest checkpoint; plug-ins see nothing.
+        """Let a trial give its process up and wait again, from its newest checkpoint; plug-ins see nothing.
 
         With `saves` the trial has just reported, and a checkpoint is made first.
         """
@@ -290,7 +291,7 @@ class Lifecycle:
             self._leave(trial, _S.PENDING)
 
     def exited(self, trial: Trial, event: TrialExited) -> None:
-        """Handles the end of a process, or its release for another trial."""
+        """Handle the end of a process, or its release for another trial."""
         live = trial.live
         live.after_save, live.repeats, live.frees_process = None, 0, False
         if trial.state is _S.STOPPING and trial.intent is _S.PENDING:
@@ -308,7 +309,7 @@ class Lifecycle:
         self.apply_plugin_requests(event.at)
 
     def _moved(self, trial: Trial, event: TrialExited) -> None:
-        """Queues a trial that left its machine in front of the others; one that has returned is complete."""
+        """Queue a trial that left its machine in front of the others; one that has returned is complete."""
         if event.is_done:
             self._complete(trial)
             self._index.move(trial, _S.TERMINATED)
@@ -324,7 +325,7 @@ class Lifecycle:
             self._plugins.notify("on_trial_add", trial)
 
     def abandon(self, trial: Trial) -> None:
-        """Handles a process that ended with its driver: the trial waits again, or ends if it was stopping."""
+        """Handle a process that ended with its driver: the trial waits again, or ends if it was stopping."""
         decision, rows = trial.live.after_save, trial.live.repeats or trial.num_rows
         trial.live = LiveState(owed=trial.live.owed, moved_at=trial.live.moved_at)
         if trial.state is _S.SAVING and decision is not None and rows > _rows_at_checkpoint(trial):
@@ -334,7 +335,7 @@ class Lifecycle:
         self._index.move(trial, trial.intent if ends else _S.PENDING)
 
     def apply_plugin_requests(self, at: float) -> None:
-        """Carries out what plug-ins requested through the view during their hooks."""
+        """Carry out what plug-ins requested through the view during their hooks."""
         view = self._plugins.view
         if view.reasons:
             self.note_reasons(at)
@@ -354,14 +355,14 @@ class Lifecycle:
                 self._save_then(trial, CONTINUE)
 
     def note_reasons(self, at: float) -> None:
-        """Notes what the plug-ins explained during their last hook, before it is carried out."""
+        """Note what the plug-ins explained during their last hook, before it is carried out."""
         reasons = self._plugins.view.reasons
         for trial_id, (decision, reason) in reasons.items():
             self._facts.note(TrialDecided(trial_id=trial_id, at=at, decision=decision, reason=reason))
         reasons.clear()
 
     def _complete(self, trial: Trial, *, has_run: bool = True, early: bool = False) -> None:
-        """Notifies scheduler, searcher and callbacks of the end; one that raises will fail the trial."""
+        """Notify scheduler, searcher and callbacks of the end; one that raises will fail the trial."""
         plugins = self._plugins
         try:
             stopped = stopped_argument(plugins.search, early)
@@ -380,14 +381,14 @@ class Lifecycle:
             trial.live.plugin_failure = plugin_failure(error)
 
     def _fail_completed(self, trial: Trial, at: float) -> None:
-        """Fails a trial once it has ended, if a plug-in raised when it was notified of that."""
+        """Fail a trial once it has ended, if a plug-in raised when it was notified of that."""
         failure = trial.live.plugin_failure
         if trial.state is _S.TERMINATED and failure is not None:
             trial.live.plugin_failure = None
             self.fail_again(trial, TrialExited(trial_id=trial.trial_id, at=at, failure=failure))
 
     def fail_again(self, trial: Trial, fact: TrialExited) -> None:
-        """Fails a trial that has ended; in a replay not twice, where the plug-in has raised again."""
+        """Fail a trial that has ended; in a replay not twice, where the plug-in has raised again."""
         if trial.state is _S.TERMINATED and fact.failure is not None:
             self._facts.note(fact)
             self._fail(trial, fact.failure, fact.at)
@@ -398,7 +399,7 @@ class Lifecycle:
         self._submit_save(trial)
 
     def _submit_save(self, trial: Trial) -> None:
-        """Requests a checkpoint, which fails a trial that cannot make it unless only muster wants it."""
+        """Request a checkpoint, which fails a trial that cannot make it unless only muster wants it."""
         careful = trial.live.after_save in (_PAUSE_IF_SAVED, _SUSPEND)
         is_optional = careful or trial.trial_id in self.preemptions.announced
         self._commands.append(SaveTrial(trial_id=trial.trial_id, is_optional=is_optional))
@@ -416,7 +417,7 @@ class Lifecycle:
             trial.live.frees_process = True
 
     def _leave(self, trial: Trial, intent: TrialState) -> None:
-        """Takes the process of a trial away; a trial without one reaches `intent` at once."""
+        """Take the process of a trial away; a trial without one reaches `intent` at once."""
         if trial.state in (_S.PENDING, _S.PAUSED):
             if trial.state is not intent and intent is _S.TERMINATED:
                 self._index.move(trial, intent)
@@ -432,7 +433,7 @@ class Lifecycle:
             self._commands.append(StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=grace_s))
 
     def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:
-        """Keeps a new checkpoint; one whose score cannot be compared is kept as the newest one.
+        """Keep a new checkpoint; one whose score cannot be compared is kept as the newest one.
 
         A callback that raises loses no checkpoint. The trial has it from `on_trial_save` on, as in Ray.
         """
@@ -467,12 +468,14 @@ class Lifecycle:
             return
         plugins.search.on_trial_complete(trial.trial_id, error=True)
         self._index.move(trial, _S.ERROR)
+        if failure.kind is TrialFailureKind.NEVER_REPORTED and self.first_failure is None:
+            self.is_same_for_all = not any(each.num_rows for each in self._index.order)
         self.first_failure = self.first_failure or trial
         plugins.fire("on_trial_error", trial=trial)
 
 
 def _rewind_to_checkpoint(trial: Trial) -> None:
-    """Drops the results reported after the checkpoint the trial resumes from: they may be reported again."""
+    """Drop the results reported after the checkpoint the trial resumes from: they may be reported again."""
     metrics = {} if trial.newest is None else trial.newest.metrics
     if metrics.get("training_iteration", math.inf) < trial.last_result.get("training_iteration", 0):
         trial.last_result = dict(metrics)

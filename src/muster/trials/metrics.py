@@ -1,4 +1,4 @@
-"""Flattens results, checks them for the metrics that plug-ins need, and keeps statistics of each metric.
+"""Flatten results, check them for the metrics that plug-ins need, and keeps statistics of each metric.
 
 Noting a result costs one append; results are added to the statistics together, column by column, when the
 statistics are read or many results wait.
@@ -46,7 +46,7 @@ Kept = float | list[Any]
 
 
 def in_words(value: object) -> str:
-    """Returns a value of a metric for a sentence.
+    """Return a value of a metric for a sentence.
 
     Example:
         >>> in_words(0.123456789), in_words(12), in_words(float("nan"))
@@ -61,7 +61,7 @@ def in_words(value: object) -> str:
 
 
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
-    """Returns a copy with nested dicts joined by `/`, after the flat keys; lists and empty dicts are kept."""
+    """Return a copy with nested dicts joined by `/`, after the flat keys; lists and empty dicts are kept."""
     flat = dict(result)
     for key in [key for key, value in flat.items() if isinstance(value, dict) and value]:
         flat.update(_leaves(key, flat.pop(key), delimiter))
@@ -76,7 +76,7 @@ NO_LEAVES: ConfigLeaves = (None, None, True)
 def flatten_result(
     result: dict[str, Any], known: ConfigLeaves = NO_LEAVES
 ) -> tuple[dict[str, Any], bool, ConfigLeaves]:
-    """Returns `flatten(result)`, whether nothing in it is an array or the like, and leaves for the next call.
+    """Return `flatten(result)`, whether nothing in it is an array or the like, and leaves for the next call.
 
     A config changes as a whole, never in place: the results of one process share it, and so its leaves.
     """
@@ -95,7 +95,7 @@ def flatten_result(
 
 
 def _leaves(prefix: str, nested: Mapping[str, Any], delimiter: str) -> Iterator[tuple[str, Any]]:
-    """Yields the leaves in the order in which they are written, whatever their depth."""
+    """Yield the leaves in the order in which they are written, whatever their depth."""
     for key, value in nested.items():
         name = f"{prefix}{delimiter}{key}"
         if isinstance(value, dict) and value:
@@ -105,7 +105,7 @@ def _leaves(prefix: str, nested: Mapping[str, Any], delimiter: str) -> Iterator[
 
 
 def tried_config(result: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the config that made the last result: a scheduler may have changed the trial's first one."""
+    """Return the config that made the last result: a scheduler may have changed the trial's first one."""
     config = result.get("config")
     return config if isinstance(config, Mapping) and config else first
 
@@ -113,7 +113,7 @@ def tried_config(result: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping
 def missing_metric(
     flat: Mapping[str, Any], wanted: Iterable[tuple[str, Any]], *, is_first: bool = False
 ) -> str:
-    """Returns why plug-ins cannot use this result, naming metric and component; "" when they can.
+    """Return why plug-ins cannot use this result, naming metric and component; "" when they can.
 
     A trial whose first value is not a number will report more of them, which cannot be compared. A result
     with one own key at most is else accepted: the first report of many trainables has no metrics yet.
@@ -145,12 +145,12 @@ class Statistics:
     __slots__ = ("_kept", "_waiting")
 
     def __init__(self, saved: Mapping[str, Kept] | None = None) -> None:
-        """Takes over `saved`, which `saved()` returned."""
+        """Take over `saved`, which `saved()` returned."""
         self._kept: dict[str, Kept] = dict(saved or {})
         self._waiting: list[Flat] = []
 
     def note(self, flat: Flat, *, is_light: bool = False) -> None:
-        """Adds one result; it must not be changed afterwards. `is_light`: as `flatten_result` says."""
+        """Add one result; it must not be changed afterwards. `is_light`: as `flatten_result` says."""
         # An array or a tensor in a result must not be kept alive: only its number, if it is one, waits.
         is_light = is_light or _LIGHT.issuperset(map(type, flat.values()))
         self._waiting.append(flat if is_light else _numbers_of(flat))
@@ -158,17 +158,17 @@ class Statistics:
             self._fold()
 
     def saved(self) -> dict[str, Kept]:
-        """Returns everything as plain data."""
+        """Return everything as plain data."""
         self._fold()
         return dict(self._kept)  # lists in it are replaced when a value is added, never changed
 
     def analysis(self) -> dict[str, dict[str, float]]:
-        """Returns `max, min, avg, last, last-5-avg, last-10-avg` of each metric."""
+        """Return `max, min, avg, last, last-5-avg, last-10-avg` of each metric."""
         self._fold()
         return {name: _analysed(kept) for name, kept in self._kept.items()}
 
     def windows(self) -> dict[str, dict[str, deque[float]]]:
-        """Returns the last five and the last ten values of each metric."""
+        """Return the last five and the last ten values of each metric."""
         self._fold()
         found = {}
         for name, kept in self._kept.items():
@@ -193,7 +193,7 @@ class Statistics:
                 self._fold_alike({name: (value,) for name, value in row.items()})
 
     def _fold_alike(self, columns: Mapping[str, tuple[Any, ...]]) -> None:
-        """Adds results with the same keys in the same order, given by key."""
+        """Add results with the same keys in the same order, given by key."""
         count = len(next(iter(columns.values()), ()))
         steps = [step or 1 for step in columns.get(TRAINING_ITERATION, (1,) * count)]
         for name, column in columns.items():
@@ -228,12 +228,12 @@ def _is_metric(name: object) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Returns whether a value is a finite int or float; a flag is not a number."""
+    """Return whether a value is a finite int or float; a flag is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's
-    """Returns a value as a number, including those of numpy and torch; None when it is not a number."""
+    """Return a value as a number, including those of numpy and torch; None when it is not a number."""
     kind = type(value)
     if kind is float:
         return value  # type: ignore[no-any-return]  # mypy does not follow `kind`
@@ -246,7 +246,7 @@ def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's
 
 
 def rank_key(value: Any, mode: str | None) -> float | None:  # noqa: ANN401 - a user's value
-    """Returns the key that ranks trials everywhere, the smallest and of equal ones the first is best.
+    """Return the key that ranks trials everywhere, the smallest and of equal ones the first is best.
 
     Ray Tune's rule: a failed trial counts too; one without a finite number (None) is never the best.
     """
@@ -267,10 +267,10 @@ def _numbers_of(flat: Flat) -> dict[str, float]:
 
 
 def _extended(kept: Kept, values: Sequence[float], steps: Sequence[int]) -> list[Any]:
-    """Returns the statistics with more values, exactly as if they had been added one by one."""
+    """Return the statistics with more values, exactly as if they had been added one by one."""
     highest, lowest, average, last = (kept, kept, kept, [kept]) if isinstance(kept, float) else kept
     if math.isnan(sum(values)) or math.isnan(highest) or math.isnan(lowest):
-        for value in values:  # NaN is no best value: the next number takes its place
+        for value in values:  # NaN is never the best value: the next number takes its place
             highest = value if math.isnan(highest) else max(highest, value)
             lowest = value if math.isnan(lowest) else min(lowest, value)
     else:
@@ -283,7 +283,7 @@ def _extended(kept: Kept, values: Sequence[float], steps: Sequence[int]) -> list
 
 
 def _is_whole_constant(average: float, values: Sequence[float], steps: Sequence[int]) -> bool:
-    """Returns whether the average stays as it is to the last bit: flags and counts often do not change."""
+    """Return whether the average stays as it is to the last bit: flags and counts often do not change."""
     if average != values[0] or values.count(average) < len(values) or not average.is_integer():
         return False
     is_minus_zero = not average and math.copysign(1.0, average) < 0

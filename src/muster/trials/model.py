@@ -1,4 +1,4 @@
-"""Defines Trial and its policies. Attribute names are Ray's, because plug-ins and users read them."""
+"""Define Trial and its policies. Attribute names are Ray's, because plug-ins and users read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ExperimentPlace(Protocol):
-    """An ExperimentPlace finds the files of an experiment, here or on a remote storage."""
+    """Finds the files of an experiment, here or on a remote storage."""
 
     def checkpoint(self, path: str) -> Checkpoint: ...
 
@@ -31,7 +31,7 @@ class ExperimentPlace(Protocol):
 
 
 class CheckpointRef(Struct, frozen=True, kw_only=True):
-    """A CheckpointRef is a checkpoint that exists: its directory, and the metrics when it was made."""
+    """A checkpoint that exists: its directory, and the metrics when it was made."""
 
     path: str  # absolute path or URL of the directory
     index: int
@@ -41,7 +41,7 @@ class CheckpointRef(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointPolicy(Struct, frozen=True, kw_only=True):
-    """A CheckpointPolicy defines when checkpoints are made and which are kept, from a CheckpointConfig."""
+    """Defines when checkpoints are made and which are kept, from a CheckpointConfig."""
 
     num_to_keep: int | None = None
     score_attribute: str | None = None
@@ -52,9 +52,9 @@ class CheckpointPolicy(Struct, frozen=True, kw_only=True):
 
 
 class FailurePolicy(Struct, frozen=True, kw_only=True):
-    """A FailurePolicy defines what a failed trial means for itself and for the others."""
+    """Defines what a failed trial means for itself and for the others."""
 
-    max_failures: int = 0  # -1: retry for ever
+    max_failures: int = 0  # -1: retry forever
     fail_fast: bool = False
     raise_first: bool = False  # fail_fast="raise"
     restore_retries: int = 0  # failures while restoring that do not count
@@ -62,7 +62,7 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
 
 
 class TrialPolicies(Struct, frozen=True, kw_only=True):
-    """TrialPolicies are the settings that all trials of an experiment share."""
+    """The settings that all trials of an experiment share."""
 
     checkpoint_policy: CheckpointPolicy = CheckpointPolicy()
     max_failures: int = 0
@@ -107,7 +107,7 @@ _MOST_KEYS = 256
 
 
 def _without(values: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the values with `...` for those that a plain result holds under the same key."""
+    """Return the values with `...` for those that a plain result holds under the same key."""
     known = result or {}
     return {
         key: ... if value and value == (last := known.get(key)) and type(last) in _REPEATED else value
@@ -116,7 +116,7 @@ def _without(values: Mapping[str, Any], result: Mapping[str, Any] | None) -> dic
 
 
 class Trial:
-    """A Trial is one configuration being tried. Only `ExperimentState` changes its state.
+    """One configuration being tried. Only `ExperimentState` changes its state.
 
     Once finished, it may be packed: some of its attributes become bytes until one of them is read.
     """
@@ -225,7 +225,7 @@ class Trial:
         return self._packed is not None
 
     def pack(self) -> None:
-        """Turns what is seldom read of a finished trial into bytes; objects of the user stay as they are."""
+        """Turn what is seldom read of a finished trial into bytes; objects of the user stay as they are."""
         if self._packed is not None or self.state not in FINISHED:
             return
         plain: dict[str, Any] = {}
@@ -250,7 +250,7 @@ class Trial:
             delattr(self, name)
 
     def _plain_result(self, config_is_plain: bool) -> dict[str, Any] | None:
-        """Returns the last result with `...` for the trial's config; None when it is not plain."""
+        """Return the last result with `...` for the trial's config; None when it is not plain."""
         result = self.last_result
         config = result.get("config")
         if not config_is_plain or not is_plain(config) or pack(config) != pack(self.config):
@@ -262,7 +262,7 @@ class Trial:
         return result
 
     def unpacked(self) -> dict[str, Any]:
-        """Returns attributes that are packed, without a change of the trial; empty for a whole one."""
+        """Return attributes that are packed, without a change of the trial; empty for a whole one."""
         if self._packed is None:
             return {}
         found: dict[str, Any] = {}
@@ -285,7 +285,7 @@ class Trial:
     if not TYPE_CHECKING:  # or every name would be an attribute
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute
-            """Unpacks the trial: called only for a slot without a value."""
+            """Unpack the trial: called only for a slot without a value."""
             if name not in _PACKABLE_SET or self._packed is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             values, self._packed, self._keys = self.unpacked(), None, ()
@@ -300,7 +300,7 @@ class Trial:
         return PUBLIC[self.intent if self.state is TrialState.STOPPING else self.state]
 
     def is_finished(self) -> bool:
-        """Returns whether the trial has ended for good, or is about to."""
+        """Return whether the trial has ended for good, or is about to."""
         return self.state in FINISHED or (
             self.state is TrialState.STOPPING and self.intent is TrialState.TERMINATED
         )
@@ -317,7 +317,7 @@ class Trial:
 
     @property
     def newest(self) -> CheckpointRef | None:
-        """The checkpoint that the trial continues from: an adopted one, else the newest of its own."""
+        """The checkpoint that the trial continues from: an adopted one, else its newest."""
         if self.adopted is not None:
             return self.adopted
         return max(self.checkpoints, key=lambda c: c.index, default=None)
@@ -354,7 +354,7 @@ class Trial:
         return None if newest is None else TrainingResult(self.handle(newest), newest.metrics)
 
     def handle(self, ref: CheckpointRef) -> Checkpoint:
-        """Returns the checkpoint as the object that users know: here, or on a remote storage."""
+        """Return the checkpoint as the object that users know: here, or on a remote storage."""
         from muster.session.checkpoint import Checkpoint
 
         return Checkpoint(ref.path) if self.place is None else self.place.checkpoint(ref.path)
@@ -417,12 +417,12 @@ class Trial:
         return self._file(self.pickled_error_filename)
 
     def get_error(self) -> str | None:
-        """Returns what `error.txt` holds; None when the trial has not failed, or it is not written yet."""
+        """Return what `error.txt` holds; None when the trial has not failed."""
         content = self._content(self.error_filename)
         return None if content is None else content.decode("utf-8", "replace")
 
     def get_pickled_error(self) -> Exception | None:
-        """Returns the exception of the last failure; None as `get_error` does, or if it has no pickle."""
+        """Return the exception of the last failure; None as `get_error` does, or if it has no pickle."""
         content = self._content(self.pickled_error_filename)
         return None if content is None else unpickle(content)
 
@@ -435,20 +435,20 @@ class Trial:
     def note_result(
         self, result: dict[str, Any], flat: Mapping[str, Any], at: float, *, is_light: bool = False
     ) -> None:
-        """Makes this the last result and adds it to the statistics; `flat` must not be changed afterwards."""
+        """Make this the last result and add it to the statistics; `flat` must not be changed afterwards."""
         self.last_result, self.last_result_time = result, at
         self.num_rows += 1
         self.statistics.note(flat, is_light=is_light)
 
     def set_config(self, config: dict[str, Any]) -> None:
-        """Sets what the trial is tried with from its next start on; schedulers call it."""
+        """Set what the trial is tried with from its next start on; schedulers call it."""
         self.config = config
 
     def set_experiment_tag(self, experiment_tag: str) -> None:
         self.experiment_tag = experiment_tag
 
     def update_resources(self, resources: PlacementGroupFactory | Mapping[str, Any]) -> None:
-        """Sets what the trial needs from its next start on; schedulers call it while the trial is paused."""
+        """Set what the trial needs from its next start on; schedulers call it while the trial is paused."""
         if self.status == Trial.RUNNING:
             raise ValueError(
                 f"trial {self.trial_id} is running: its resources can change only while it is paused or waits"
@@ -459,7 +459,7 @@ class Trial:
         self.has_new_resources = True
 
     def move(self, target: TrialState) -> None:
-        """Takes one transition of the table; a transition to the same state does nothing."""
+        """Take one transition of the table; a transition to the same state does nothing."""
         if target is not self.state:
             TRIAL_MACHINE.check(f"trial {self.trial_id}", self.state, target)
             self.state = target

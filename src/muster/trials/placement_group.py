@@ -1,10 +1,11 @@
-"""Defines the resources of a trial as bundles, also made from a dict; a plain value."""
+"""Define the resources of a trial as bundles, also made from a dict; a plain value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from muster.base.resources import to_units
 from muster.errors import public
 
 _NAMED = ("cpu", "CPU", "gpu", "GPU", "memory", "custom_resources")
@@ -16,7 +17,13 @@ _SELECTORS = "bundle_label_selector"
 
 @public
 class PlacementGroupFactory:
-    """A PlacementGroupFactory is the bundles that one trial needs together; the first is for the trainable.
+    """The bundles that one trial needs together; the first is for the trainable.
+
+    Args:
+        bundles: Resources per bundle; an empty first one reserves nothing for the trainable.
+        strategy: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD.
+        args: Passed on to Ray's placement group.
+        kwargs: Passed on to Ray's placement group.
 
     Example:
         >>> PlacementGroupFactory([{"CPU": 1, "GPU": 0.5}, {"CPU": 2}]).required_resources
@@ -38,7 +45,7 @@ class PlacementGroupFactory:
             raise ValueError(
                 f"PlacementGroupFactory({bundles!r}): must be a list of dicts, e.g. [{{'CPU': 1}}]"
             )
-        cleaned = [{k: float(v) for k, v in bundle.items() if v} for bundle in bundles]
+        cleaned = [{k: float(v) for k, v in bundle.items() if v and to_units(k, v)} for bundle in bundles]
         self._head_is_empty = not cleaned[0]
         if self._head_is_empty:
             cleaned = cleaned[1:]
@@ -46,17 +53,18 @@ class PlacementGroupFactory:
             raise ValueError(
                 f"no bundle of {list(bundles)} requests a resource: give at least one, e.g. {{'CPU': 1}}"
             )
-        self._bundles = cleaned
-        self._strategy = strategy
+        self._bundles, self._strategy = cleaned, strategy
         self._args, self._kwargs = args, kwargs
         self._identity = self._key()
 
     @property
     def bundles(self) -> list[dict[str, float]]:
+        """The bundles, without an empty first one."""
         return [dict(bundle) for bundle in self._bundles]
 
     @property
     def strategy(self) -> str:
+        """How bundles are spread over nodes."""
         return self._strategy
 
     @property
@@ -66,14 +74,17 @@ class PlacementGroupFactory:
 
     @property
     def head_bundle_is_empty(self) -> bool:
+        """Whether the first bundle was empty."""
         return self._head_is_empty
 
     @property
     def head_cpus(self) -> float:
+        """The CPUs of the trainable's bundle."""
         return 0.0 if self._head_is_empty else self._bundles[0].get("CPU", 0.0)
 
     @property
     def required_resources(self) -> dict[str, float]:
+        """The sum over all bundles."""
         total: dict[str, float] = {}
         for bundle in self._bundles:
             for name, amount in bundle.items():
@@ -97,12 +108,12 @@ class PlacementGroupFactory:
         return hash(self._identity)
 
     def described(self) -> tuple[list[dict[str, float]], str]:
-        """Returns the bundles, including an empty first one, and the strategy, to make an equal one."""
+        """Return the bundles, including an empty first one, and the strategy, to make an equal one."""
         head: list[dict[str, float]] = [{}] if self._head_is_empty else []
         return head + self.bundles, self._strategy
 
     def saved(self) -> list[Any] | None:
-        """Returns the arguments that make an equal one; None for one CPU, which most trials have."""
+        """Return the arguments that make an equal one; None for one CPU, which most trials have."""
         if self._identity == _ONE_CPU:
             return None
         bundles, strategy = self.described()
@@ -110,13 +121,14 @@ class PlacementGroupFactory:
 
     @classmethod
     def from_saved(cls, saved: Sequence[Any] | None) -> PlacementGroupFactory:
+        """Return the placement group that `saved` describes."""
         if saved is None:
             return cls([{"CPU": 1}])
         bundles, strategy, args, kwargs = saved
         return cls(bundles, strategy, *args, **kwargs)
 
     def resized(self, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
-        """Returns a copy with other bundles; bundles that are added are placed like the last one."""
+        """Return a copy with other bundles; bundles that are added are placed like the last one."""
         options = dict(self._kwargs)
         selectors = list(options.get(_SELECTORS) or ())
         if selectors:
@@ -133,7 +145,7 @@ _ONE_CPU = PlacementGroupFactory([{"CPU": 1}])._identity
 
 
 def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGroupFactory:
-    """Returns one bundle; `{}` and None mean 1 CPU. ValueError when no resource is requested.
+    """Return one bundle; `{}` and None mean 1 CPU. ValueError when no resource is requested.
 
     Example:
         >>> resource_dict_to_bundles({"cpu": 2, "gpu": 0.5, "licence": 1})
@@ -142,7 +154,7 @@ def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGr
     if not resources:
         return PlacementGroupFactory([{"CPU": 1}])
     for name in resources:
-        if name in _MISNAMED:  # it would be a resource of its own, which no machine has
+        if name in _MISNAMED:  # it would be a separate resource, which no machine has
             right = _MISNAMED[name]
             raise ValueError(
                 f"resources {dict(resources)}: there is no {name!r}; write {{{right!r}: {resources[name]!r}}}"

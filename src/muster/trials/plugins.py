@@ -1,4 +1,4 @@
-"""Defines the plug-ins of an experiment as protocols with Ray's hook names."""
+"""Define the plug-ins of an experiment as protocols with Ray's hook names."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ITERATION, SECONDS = "training_iteration", "time_total_s"  # result keys that ti
 
 
 class Milestone(NamedTuple):
-    """A Milestone is a moment of a trial's training at which its scheduler may stop or pause it."""
+    """A moment of a trial's training at which its scheduler may stop or pause it."""
 
     time: float  # of the result key `time_attr`
-    goes_on: float  # the probability that it continues from there
+    continues: float  # the probability that it continues from there
     time_attr: str = ITERATION
     is_barrier: bool = False  # it gives its node back there, and waits for others
 
 
 class RungToOpen(NamedTuple):
-    """A RungToOpen is training that trials continue together, once all of some trials have come so far."""
+    """Training that trials continue together, once all of some trials have come so far."""
 
     waits_for: tuple[str, ...]  # trials that are not there yet
     number: int  # of trials that continue
@@ -40,12 +40,12 @@ class RungToOpen(NamedTuple):
 
 
 class SearchPlugin(Protocol):
-    """A SearchPlugin suggests trials, one per call."""
+    """Suggests trials, one per call."""
 
     metric: Any
 
     def next_trial(self) -> Trial | None:
-        """Returns a new PENDING trial; None: no trial is available now (try again, unless `is_finished`)."""
+        """Return a new PENDING trial; None: no trial is available now (try again, unless `is_finished`)."""
         ...
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None: ...
@@ -64,7 +64,7 @@ class SearchPlugin(Protocol):
     def set_finished(self) -> None: ...
 
     def save_state(self) -> bytes:
-        """Returns everything that determines the next suggestion, including random streams."""
+        """Return everything that determines the next suggestion, including random streams."""
         ...
 
     def restore_state(self, state: bytes) -> None: ...
@@ -78,7 +78,7 @@ def stopped_argument(search: Any, stopped: bool) -> dict[str, Any]:  # noqa: ANN
 
 
 class SchedulerPlugin(Protocol):
-    """A SchedulerPlugin decides which trial runs and whether a trial continues."""
+    """Decides which trial runs and whether a trial continues."""
 
     metric: Any
 
@@ -96,7 +96,7 @@ class SchedulerPlugin(Protocol):
 
 
 class StopperPlugin(Protocol):
-    """A StopperPlugin ends single trials or the whole experiment."""
+    """Ends single trials or the whole experiment."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool: ...
 
@@ -111,7 +111,7 @@ class Hooks(Protocol):
 
 @dataclass(frozen=True)
 class Plugins:
-    """Plugins are the user objects of one experiment."""
+    """The user objects of one experiment."""
 
     search: SearchPlugin
     scheduler: SchedulerPlugin
@@ -120,7 +120,7 @@ class Plugins:
 
 
 class Occupancy(NamedTuple):
-    """Occupancy is the capacity, what the processes of trials hold of it, and the numbers of trials."""
+    """The capacity, what the processes of trials hold of it, and the numbers of trials."""
 
     capacity: Resources
     used: Resources  # including trials that are about to end
@@ -130,7 +130,7 @@ class Occupancy(NamedTuple):
 
 
 class ResourceReading:
-    """A ResourceReading is Ray's `tune_controller._resource_updater`: what all trials together may use."""
+    """Ray's `tune_controller._resource_updater`: what all trials together may use."""
 
     def __init__(self, capacity: Resources) -> None:
         self._capacity = capacity
@@ -142,7 +142,7 @@ class ResourceReading:
         return self._amount("GPU")
 
     def _amount(self, name: str) -> float:
-        """Returns a whole number as an int, because callers divide it by numbers of trials."""
+        """Return a whole number as an int, because callers divide it by numbers of trials."""
         units = self._capacity.units(name)
         return units / SCALE if units % SCALE else units // SCALE
 
@@ -151,7 +151,7 @@ STOPPED, PAUSED, PROMOTED, COPIED = DECIDED = ("stopped", "paused", "promoted", 
 
 
 class PluginRequest(Enum):
-    """A PluginRequest is an action that a plug-in asked for."""
+    """An action that a plug-in asked for."""
 
     PAUSE = "pause"
     PAUSE_WITHOUT_SAVE = "pause-without-save"
@@ -162,7 +162,7 @@ class PluginRequest(Enum):
 
 
 class RecordedRequest(NamedTuple):
-    """A RecordedRequest waits until the hook that made it has returned."""
+    """Waits until the hook that made it has returned."""
 
     request: PluginRequest
     trial: Trial
@@ -172,7 +172,7 @@ ALLOWED = ("get_trials", "get_live_trials", "search_alg", "pause_trial", "stop_t
 
 
 class ControllerView:
-    """A ControllerView answers plug-ins and records what they request; there is one per experiment."""
+    """Answers plug-ins and records what they request; there is one per experiment."""
 
     def __init__(self, index: TrialIndex, search_alg: object) -> None:
         self._index = index
@@ -193,7 +193,7 @@ class ControllerView:
         return self._index.trials.get(trial_id)
 
     def first_waiting(self) -> Trial | None:
-        """Returns the longest waiting PENDING trial, else the first PAUSED one, in constant time."""
+        """Return the longest waiting PENDING trial, else the first PAUSED one, in constant time."""
         for queue in (self._index.pending, self._index.paused):
             if queue:
                 return next(iter(queue.values()))
@@ -203,13 +203,13 @@ class ControllerView:
         return True
 
     def occupancy(self) -> Occupancy:
-        """Returns the capacity, what is held of it, and the numbers of trials, in constant time."""
+        """Return the capacity, what is held of it, and the numbers of trials, in constant time."""
         index = self._index
         counts = (len(index.live), len(index.pending), len(index.paused))
         return Occupancy(index.capacity, index.used, *counts)
 
     def get_running_trials(self) -> list[Trial]:
-        """Returns the trials that have a process and are not about to end; visits none of the others."""
+        """Return the trials that have a process and are not about to end; visits none of the others."""
         return [trial for trial in self._index.holders() if not trial.is_finished()]
 
     @property
@@ -234,7 +234,7 @@ class ControllerView:
     if not TYPE_CHECKING:  # or every name would be an attribute
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of any attribute
-            """Returns what Ray's controller has besides its interface, where it exists here; warns once."""
+            """Return what Ray's controller has besides its interface, where it exists here; warns once."""
             if name.startswith("__") or "_warned" not in vars(self):  # copies and pickles look for these
                 raise AttributeError(name)
             advice = f"`tune_controller.{name}` is not for schedulers and searchers; use {', '.join(ALLOWED)}"
@@ -246,40 +246,40 @@ class ControllerView:
             return _INTERNAL[name](self)
 
     def adopt_checkpoint(self, trial: Trial, checkpoint: CheckpointRef) -> None:
-        """Lets a trial without a process continue from another's checkpoint; for `choose_trial_to_run`."""
+        """Let a trial without a process continue from another's checkpoint; for `choose_trial_to_run`."""
         adopt(trial, checkpoint)
         self._index.borrowers[trial.trial_id] = trial
         self.remember_choice(trial)
 
     def remember_choice(self, trial: Trial) -> None:
-        """Records that this call of `choose_trial_to_run` changed what later answers depend on.
+        """Record that this call of `choose_trial_to_run` changed what later answers depend on.
 
         A restore then repeats the call; other choices are repeated only when they were carried out.
         """
         self.requests.append(RecordedRequest(PluginRequest.REMEMBER, trial))
 
     def keep_steps(self, trial: Trial) -> None:
-        """Makes the PAUSE of this hook depend on a checkpoint of this step; else the trial continues."""
+        """Make the PAUSE of this hook depend on a checkpoint of this step; else the trial continues."""
         self.requests.append(RecordedRequest(PluginRequest.KEEP_STEPS, trial))
 
     def withdraw(self, trial: Trial, request: PluginRequest) -> bool:
-        """Removes a request for this trial and returns whether there was one; the caller carries it out."""
+        """Remove a request for this trial and returns whether there was one; the caller carries it out."""
         kept = [one for one in self.requests if one.trial is not trial or one.request is not request]
         was_requested = len(kept) < len(self.requests)
         self.requests = kept
         return was_requested
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
-        """Puts a paused trial back in the queue; no other change that Ray allows has a meaning here."""
+        """Put a paused trial back in the queue; no other change that Ray allows has a meaning here."""
         if status == "PENDING" and trial.state is TrialState.PAUSED:
             self._index.move(trial, TrialState.PENDING)
 
     def explain(self, trial_id: str, decision: str, reason: str) -> None:
-        """Records why this hook stops, pauses, promotes or changes a trial: words that end a sentence."""
+        """Record why this hook stops, pauses, promotes or changes a trial: words that end a sentence."""
         self.reasons[trial_id] = (decision, reason)
 
     def take(self) -> list[RecordedRequest]:
-        """Returns what was requested since the last call."""
+        """Return what was requested since the last call."""
         taken, self.requests = self.requests, []
         return taken
 

@@ -1,4 +1,4 @@
-"""Defines what the trial controller needs from outside: an engine, a store and a saver."""
+"""Define what the trial controller needs from outside: an engine, a store and a saver."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ class Engine(Protocol):
     """
 
     def capacity(self) -> Mapping[str, float]:
-        """Returns what all trials together may use: CPU, GPU, memory, custom."""
+        """Return what all trials together may use: CPU, GPU, memory, custom."""
         ...
 
     def submit(self, command: EngineCommand) -> None: ...
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
-        """Returns the events that are ready, in the order of arrival; waits up to `timeout_s` for one."""
+        """Return the events that are ready, in the order of arrival; wait up to `timeout_s` for one."""
         ...
 
     def close(self) -> None:
-        """Ends every process. Safe to call twice."""
+        """End every process. Safe to call twice."""
         ...
 
     def traits(self) -> EngineTraits:
         return EngineTraits()
 
     def ends_in(self, left_s: Callable[[], float]) -> None:
-        """Takes a function that returns for how many seconds trials may still run."""
+        """Take a function that returns for how many seconds trials may still run."""
         return
 
     def publish(self, forecast: Forecast) -> None:
-        """Takes what the experiment expects of a cluster whose autoscaler reads it."""
+        """Take what the experiment expects of a cluster whose autoscaler reads it."""
         return
 
 
 class SavedExperiment(Struct, frozen=True, kw_only=True):
-    """A SavedExperiment is the last snapshot, the state of the plug-ins then, and the later facts."""
+    """The last snapshot, the state of the plug-ins then, and the later facts."""
 
     settings: Mapping[str, Any]  # what the experiment was started with, as plain data
     snapshot: bytes | None  # encoded by the core: trials, counters; None before the first one
@@ -68,10 +68,10 @@ class SavedExperiment(Struct, frozen=True, kw_only=True):
 
 
 class TrialStore(Protocol):
-    """A TrialStore keeps the facts of one experiment. One writer; readers may read while it runs."""
+    """Keeps the facts of one experiment. One writer; readers may read while it runs."""
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Stores the facts, all or none; they survive kill -9 once this returns."""
+        """Store the facts, all or none; they survive kill -9 once this returns."""
         ...
 
     def snapshot(
@@ -81,7 +81,7 @@ class TrialStore(Protocol):
         statuses: Mapping[str, str] | None = None,
         ended: Sequence[bytes] = (),
     ) -> None:
-        """Replaces the saved state, which includes every fact appended so far; `ended` is added.
+        """Replace the saved state, which includes every fact appended so far; `ended` is added.
 
         `statuses`: Ray's status of trials that have not ended, which readers cannot derive from the facts.
         """
@@ -96,21 +96,21 @@ class CheckpointFiles(Protocol):
     """CheckpointFiles check and delete the directories of checkpoints."""
 
     def check(self, command: StartTrial) -> StartTrial:
-        """Returns the command, with another checkpoint when the files of the given one are incomplete."""
+        """Return the command, with another checkpoint when the files of the given one are incomplete."""
         ...
 
     def discard(self, refs: Sequence[CheckpointRef]) -> None:
-        """Deletes checkpoints that nothing can need again, without blocking."""
+        """Delete checkpoints that nothing can need again, without blocking."""
         ...
 
 
 class Saver(Protocol):
-    """A Saver writes snapshots of an experiment, from which a restore starts."""
+    """Writes snapshots of an experiment, from which a restore starts."""
 
     def is_due(self) -> bool:
-        """Returns whether a snapshot should be written now."""
+        """Return whether a snapshot should be written now."""
         ...
 
     def save(self, flush: Callable[[], None], *, is_last: bool = False) -> None:
-        """Writes a snapshot, or skips it; `flush` makes all facts so far durable and is called before it."""
+        """Write a snapshot, or skips it; `flush` makes all facts so far durable and is called before it."""
         ...

@@ -1,4 +1,4 @@
-"""Decides what a trial still does on a machine that will be taken: finish, save and move, or only move.
+"""Decide what a trial still does on a machine that will be taken: finish, save and move, or only move.
 
 Pure. Called by Lifecycle and ExperimentState with the times of events, so that a restore decides the same.
 """
@@ -24,7 +24,7 @@ _EARLY_S = 5.0  # clocks of two machines, and a machine that goes a little too e
 
 
 class Preemptions:
-    """A Preemptions holds what is announced about the machines of running trials."""
+    """Holds what is announced about the machines of running trials."""
 
     def __init__(self) -> None:
         self.announced: dict[str, PreemptionInfo] = {}  # by trial
@@ -32,20 +32,20 @@ class Preemptions:
         self._told: set[str] = set()  # trials of which a loss was reported
 
     def note(self, trial_id: str, info: PreemptionInfo | None) -> None:
-        """Takes what is announced for the machine of a trial; None: it stays after all."""
+        """Take what is announced for the machine of a trial; None: it stays after all."""
         if info is None:
             self.forget(trial_id)
         else:
             self.announced[trial_id] = info
 
     def forget(self, trial_id: str) -> None:
-        """Forgets a trial whose process has ended, or whose machine stays."""
+        """Forget a trial whose process has ended, or whose machine stays."""
         if self.announced.pop(trial_id, None) is not None:
             self.unsavable.discard(trial_id)
             self._told.discard(trial_id)
 
     def leaves(self, trial: Trial, at: float) -> bool:
-        """Returns whether the trial should go on elsewhere: it cannot finish before its machine is to go."""
+        """Return whether the trial should continue elsewhere: it cannot finish before its machine goes."""
         info = self.announced.get(trial.trial_id)
         if info is None:
             return False
@@ -55,14 +55,14 @@ class Preemptions:
         return not can_finish(trial, left_s)
 
     def may_save(self, trial: Trial, at: float) -> bool:
-        """Returns whether a checkpoint fits into what is left; one that was never made is tried."""
+        """Return whether a checkpoint fits into what is left; one that was never made is tried."""
         info = self.announced.get(trial.trial_id)
         if info is None or trial.trial_id in self.unsavable:
             return False
         return trial.save_s is None or trial.save_s <= info.left_s(at)
 
     def loss_of(self, trial: Trial, at: float) -> str | None:
-        """Returns, once per announcement, why a trial under notice is not saved; None when it can be."""
+        """Return, once per announcement, why a trial under notice is not saved; None when it can be."""
         info = self.announced.get(trial.trial_id)
         if info is None or trial.trial_id in self._told or self.may_save(trial, at):
             return None
@@ -78,13 +78,13 @@ class Preemptions:
         )
 
     def overdue(self, at: float) -> Iterator[tuple[str, PreemptionInfo]]:
-        """Yields the trials whose machine should be gone by now."""
+        """Yield the trials whose machine should be gone by now."""
         for trial_id, info in tuple(self.announced.items()):
             if info.left_s(at) <= -AFTER_S:
                 yield trial_id, info
 
     def explained(self, trial: Trial, failure: TrialFailure, at: float) -> TrialFailure:
-        """Returns the failure, as a preemption where that is what was announced."""
+        """Return the failure, as a preemption where that is what was announced."""
         info = self.announced.get(trial.trial_id)
         if info is None:
             return failure
@@ -95,7 +95,7 @@ class Preemptions:
         return TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message, traceback=failure.traceback)
 
     def saved(self) -> dict[str, Any]:
-        """Returns everything as plain data, for the snapshot."""
+        """Return everything as plain data, for the snapshot."""
         return {
             "announced": {trial_id: list(info) for trial_id, info in self.announced.items()},
             "unsavable": sorted(self.unsavable),
@@ -103,13 +103,13 @@ class Preemptions:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Takes what `saved` returned."""
+        """Take what `saved` returned."""
         self.announced = {trial_id: PreemptionInfo(*info) for trial_id, info in saved["announced"].items()}
         self.unsavable, self._told = set(saved["unsavable"]), set(saved["told"])
 
 
 def can_finish(trial: Trial, left_s: float) -> bool:
-    """Returns whether the trial ends by its own criterion within this time, at its slowest pace so far.
+    """Return whether the trial ends by its own criterion within this time, at its slowest pace so far.
 
     Without a deadline it cannot be known, and a trial that has not reported yet says nothing.
     """
@@ -120,7 +120,7 @@ def can_finish(trial: Trial, left_s: float) -> bool:
 
 
 def rest_of(trial: Trial) -> float | None:
-    """Returns the seconds until the trial reaches a criterion of time or iterations; None: unknown."""
+    """Return the seconds until the trial reaches a criterion of time or iterations; None: unknown."""
     last, criterion = trial.last_result, trial.stopping_criterion
     known: list[float] = []
     slowest_s = trial.metric_analysis.get("time_this_iter_s", {}).get("max")

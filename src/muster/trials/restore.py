@@ -1,4 +1,4 @@
-"""Rebuilds an ExperimentState from a snapshot and the facts after it, exactly as it was.
+"""Rebuild an ExperimentState from a snapshot and the facts after it, exactly as it was.
 
 The snapshot is plain data (trials, counters), taken together with the saved state of the plug-ins. The facts
 after it are handled again without callbacks: searcher and scheduler are asked again and, being restored with
@@ -20,6 +20,7 @@ from muster.trials.events import (
     ExperimentEnded,
     ExperimentResumed,
     Fact,
+    LimitsChanged,
     SearchExhausted,
     TrialAdmitted,
     TrialCharged,
@@ -33,6 +34,7 @@ from muster.trials.events import (
     TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialStopRequested,
     TrialSuspended,
 )
 from muster.trials.experiment import ExperimentState
@@ -64,7 +66,7 @@ _PLAIN = (
 
 
 def snapshot(state: ExperimentState, *, with_ended: bool = True) -> dict[str, Any]:
-    """Returns everything that the plug-ins do not save themselves, as plain data.
+    """Return everything that the plug-ins do not save themselves, as plain data.
 
     `ended` holds the finished trials, except those that an earlier archive holds: so the cost of a snapshot
     depends on the live trials, not on all trials. The caller that archives `ended` clears
@@ -95,7 +97,7 @@ def restore(
     observer: Hooks | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> None:
-    """Brings a fresh state to where it can continue; its plug-ins are restored earlier, or by `on_loaded`.
+    """Bring a fresh state to where it can continue; its plug-ins are restored earlier, or by `on_loaded`.
 
     Every trial that had a process waits again, from its newest checkpoint. `observer` receives the hooks of
     the facts that are handled again, for which callbacks are not called. `on_loaded` is called when the
@@ -113,7 +115,7 @@ def replay(
     observer: Hooks | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> None:
-    """Brings a fresh state exactly to the end of the facts: trials that had a process are shown as having it.
+    """Bring a fresh state exactly to the end of the facts: trials that had a process are shown as having it.
 
     The capacity is that of the earlier run meanwhile: schedulers that read it must decide as they did.
     """
@@ -134,7 +136,7 @@ def replay(
 
 
 def finish_restore(state: ExperimentState) -> None:
-    """Queues the trials that ran before those that had not started: no process outlives its driver.
+    """Queue the trials that ran before those that had not started: no process outlives its driver.
 
     A trial that was about to save makes its checkpoint first: see `Lifecycle.start_owing`.
     """
@@ -159,7 +161,7 @@ class _NullHooks:
 
 
 def ended_records(state: ExperimentState) -> Iterator[dict[str, Any]]:
-    """Yields the finished trials that no archive holds yet, in the order of their creation."""
+    """Yield the finished trials that no archive holds yet, in the order of their creation."""
     yield from _records(state.index.unarchived.values())
 
 
@@ -263,7 +265,7 @@ def _ref_from(saved: tuple[str, int, Mapping[str, Any], int], root: str) -> Chec
 
 
 def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
-    """Handles one fact again; its commands were carried out, or became void with the process."""
+    """Handle one fact again; its commands were carried out, or became void with the process."""
     match fact:
         case TrialCreated():
             state.add(_asked_again(state, fact, make_trial), fact.at)
@@ -271,12 +273,12 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.admit_again(fact)
         case TrialExited(failure=TrialFailure(kind=TrialFailureKind.PLUGIN)):
             state.lifecycle.fail_again(state.index.trials[fact.trial_id], fact)
-        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
-            state.handle(fact)
-        case TrialNoticed() | TrialPriced():
+        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited() | TrialNoticed():
             state.handle(fact)
         case TrialMoved() | TrialDecided() | TrialCharged() | TrialSuspended():
             _repeat_decision(state, fact)
+        case TrialStopRequested() | LimitsChanged() | TrialPriced():
+            _repeat_request(state, fact)
         case SearchExhausted():
             state.exhaust_again(fact)
         case ExperimentEnded():
@@ -291,7 +293,7 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
 def _repeat_decision(
     state: ExperimentState, fact: TrialMoved | TrialDecided | TrialCharged | TrialSuspended
 ) -> None:
-    """Repeats what was decided on a trial by something else than a plug-in."""
+    """Repeat what was decided on a trial by something else than a plug-in."""
     trial = state.index.trials[fact.trial_id]
     match fact:
         case TrialMoved():
@@ -304,8 +306,18 @@ def _repeat_decision(
             state.suspend(trial, fact.at, saves=fact.saves)
 
 
+def _repeat_request(state: ExperimentState, fact: TrialStopRequested | LimitsChanged | TrialPriced) -> None:
+    """Repeat what the user asked for, or what a machine costs."""
+    if isinstance(fact, TrialPriced):
+        state.handle(fact)
+    elif isinstance(fact, TrialStopRequested):
+        state.stop_on_request(fact.trial_id, fact.at)
+    else:
+        state.facts.note(fact)  # this run was started with these limits, or with later ones
+
+
 def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTrial) -> Trial:
-    """Returns the trial that the searcher suggests again when it is the recorded one, else the record."""
+    """Return the trial that the searcher suggests again when it is the recorded one, else the record."""
     search = state.plugins.search
     trial = search.next_trial()
     if trial is not None and trial.trial_id == fact.trial_id and _same(trial.config, fact.config):
@@ -323,7 +335,7 @@ def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTri
 
 
 def _same(one: object, other: object) -> bool:
-    """Returns whether two values are equal as data; a user's objects are equal when their types are."""
+    """Return whether two values are equal as data; a user's objects are equal when their types are."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -355,7 +367,7 @@ def apply_resume_rules(
     at: float,
     forget: Callable[[Trial], None] = lambda trial: None,
 ) -> tuple[Trial, ...]:
-    """Applies the rules and returns the trials that run again.
+    """Apply the rules and return the trials that run again.
 
     `forget` is called for each trial whose earlier end no longer counts.
     """
@@ -378,13 +390,13 @@ def apply_resume_rules(
             again.append(trial)
     if again:  # an earlier end (fail_fast, a budget) does not apply to trials that are to run again
         state.lifecycle.is_stopping = False
-        state.lifecycle.first_failure = None
+        state.lifecycle.first_failure, state.lifecycle.is_same_for_all = None, False
     state.take_commands()
     return tuple(again)
 
 
 def reset_trial(state: ExperimentState, trial: Trial) -> None:
-    """Resets a trial as if it had never run: it keeps id and directory, and loses results and checkpoints."""
+    """Reset a trial as if it had never run: it keeps id and directory, and loses results and checkpoints."""
     state.facts.schedule_deletion(trial.checkpoints)
     trial.live.owed = None
     trial.checkpoints = ()

@@ -1,4 +1,4 @@
-"""Adds up what trials cost, from the price of the place that each of them holds; the module does no I/O.
+"""Add up what trials cost, from the price of the place that each of them holds; the module does no I/O.
 
 A place costs its share of a node: the largest share of any resource, so that trials which fill a node in one
 resource pay for all of it. Without a price nothing is counted: a cost is then unknown, not 0.
@@ -19,7 +19,7 @@ UNSEEN_S = 0.5  # charged after the last time that a killed driver wrote down: i
 
 
 def share_of(needs: Resources, whole: Resources) -> float:
-    """Returns the largest share of a resource; what the node does not have is left out.
+    """Return the largest share of a resource; what the node does not have is left out.
 
     Example:
         >>> share_of(Resources.of(CPU=2, GPU=1), Resources.of(CPU=16, GPU=4))
@@ -30,7 +30,7 @@ def share_of(needs: Resources, whole: Resources) -> float:
 
 
 def share_of_bundles(bundles: Sequence[Mapping[str, float]], node: Resources) -> float:
-    """Returns the share of a node that a trial holds; bundles that need several nodes count on such nodes.
+    """Return the share of a node that a trial holds; bundles that need several nodes count on such nodes.
 
     Example:
         >>> share_of_bundles([{"CPU": 1}, {"CPU": 8}, {"CPU": 8}], Resources.of(CPU=8))
@@ -46,7 +46,7 @@ def share_of_bundles(bundles: Sequence[Mapping[str, float]], node: Resources) ->
 
 
 def cost_of(trial: Trial, at: float) -> float | None:
-    """Returns the $ of one trial up to a time, in all its attempts; None when a price was not known."""
+    """Return the $ of one trial up to a time, in all its attempts; None when a price was not known."""
     if trial.is_unpriced:
         return None
     if trial.usd_per_hour is None:
@@ -55,13 +55,13 @@ def cost_of(trial: Trial, at: float) -> float | None:
 
 
 def total_cost(costs: Iterable[float | None]) -> float | None:
-    """Returns the sum of those that are known; None when none is."""
+    """Return the sum of those that are known; None when none is."""
     known = [cost for cost in costs if cost is not None]
     return fsum(known) if known else None
 
 
 class SpendBook:
-    """A SpendBook keeps the costs of trials, and what all of them cost per hour now."""
+    """Keeps the costs of trials, and what all of them cost per hour now."""
 
     def __init__(self) -> None:
         self.is_used = False  # a price was known at some time
@@ -77,12 +77,12 @@ class SpendBook:
         return self._rate if self.open else 0.0
 
     def spent(self, at: float) -> float:
-        """Returns the $ of all trials up to a time; takes the same time for any number of them."""
+        """Return the $ of all trials up to a time; take the same time for any number of them."""
         running = self._rate * (at - self._origin) - self._shift if self.open else 0.0
         return self._ended_usd + running / HOUR_S
 
     def price(self, trial: Trial, at: float, usd_per_hour: float) -> None:
-        """Counts the place of a trial from a time on; what it cost until then stays."""
+        """Count the place of a trial from a time on; what it cost until then stays."""
         self.is_used = True
         if trial.usd_per_hour is not None:
             self.close(trial, at)
@@ -95,7 +95,7 @@ class SpendBook:
         self._shift += usd_per_hour * (at - self._origin)
 
     def close(self, trial: Trial, at: float) -> bool:
-        """Ends what a trial holds; returns whether that changed what is known of its cost."""
+        """End what a trial holds; returns whether that changed what is known of its cost."""
         rate = trial.usd_per_hour
         if rate is None:
             return False
@@ -114,7 +114,7 @@ class SpendBook:
         return is_news
 
     def load(self, trials: Iterable[Trial]) -> None:
-        """Takes over trials of a snapshot, with what they hold."""
+        """Take over trials of a snapshot, with what they hold."""
         kept = list(trials)
         self._ended_usd = fsum(trial.cost_usd or 0.0 for trial in kept)
         self.is_used = any(

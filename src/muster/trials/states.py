@@ -1,4 +1,4 @@
-"""Defines the states of a trial, the allowed transitions with a comment for each, and Ray's five names."""
+"""Define the states of a trial, the allowed transitions with a comment for each, and Ray's five names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.trials.metrics import NO_LEAVES, ConfigLeaves
 
 
 class TrialState(Enum):
-    """A TrialState is the internal state of one trial; `PUBLIC` maps it to one of Ray's five names."""
+    """The internal state of one trial; `PUBLIC` maps it to one of Ray's five names."""
 
     PENDING = "PENDING"  # waits for resources
     STARTING = "STARTING"  # handed to the engine; no event yet
@@ -94,7 +94,7 @@ HAS_PROCESS = frozenset({_S.STARTING, _S.RUNNING, _S.SAVING, _S.STOPPING})
 
 
 class LiveState(Struct):
-    """LiveState is what the lifecycle notes of a trial until it ends; a finished trial has none."""
+    """What the lifecycle notes of a trial until it ends; a finished trial has none."""
 
     after_save: str | None = None  # what happens once its checkpoint is saved
     is_restoring: bool = False  # started from a checkpoint, no report since
@@ -107,6 +107,6 @@ class LiveState(Struct):
     config_leaves: ConfigLeaves = NO_LEAVES  # of the last result, for the next one
 
     def saved(self) -> dict[str, Any]:
-        """Returns what a snapshot needs, without defaults."""
+        """Return what a snapshot needs, without defaults."""
         names = ("after_save", "is_restoring", "owed", "repeats")
         return {name: value for name in names if (value := getattr(self, name))}

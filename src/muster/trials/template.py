@@ -1,4 +1,4 @@
-"""Defines what the trials of one experiment share; search algorithms make trials from it."""
+"""Define what the trials of one experiment share; search algorithms make trials from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUSPEND_GRACE_S = 2.0  # a trial that must leave has so long to stop, and so lon
 
 
 class TrialTemplate(Struct, frozen=True, kw_only=True):
-    """A TrialTemplate is one experiment, resolved: what to run, the search space, the policies of trials."""
+    """One experiment, resolved: what to run, the search space, the policies of trials."""
 
     trainable_name: str
     param_space: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class TrialTemplate(Struct, frozen=True, kw_only=True):
     def make(
         self, trial_id: str, config: dict[str, Any], evaluated_params: Mapping[str, Any], tag: str
     ) -> Trial:
-        """Makes a PENDING trial that owns `config`; user functions name it and choose its resources."""
+        """Make a PENDING trial that owns `config`; user functions name it and choose its resources."""
         resources = self.resources(config) if callable(self.resources) else self.resources
         trial = Trial(
             self.trainable_name,
@@ -76,7 +76,7 @@ def _checked_dirname(name: str) -> str:
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits are what an experiment may cost, in $ over all its runs, and when it must be over."""
+    """What an experiment may cost, in $ over all its runs, and when it must be over."""
 
     cost_budget: float | None = None
     deadline: float | None = None  # seconds since the epoch
@@ -86,7 +86,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Settings are resolved from TuneConfig and RunConfig; a restart does not change them."""
+    """Resolved from TuneConfig and RunConfig; a restart does not change them."""
 
     name: str
     experiment_dir: str = ""

@@ -1,4 +1,4 @@
-"""Keeps every trial of an experiment, with ordered indexes of those that wait, so that nothing scans all."""
+"""Keep every trial of an experiment, with ordered indexes of those that wait, so that nothing scans all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT_WHOLE = 1024  # at most, when no archive takes them: a record of a whole tr
 
 
 class TrialIndex:
-    """A TrialIndex keeps the indexes consistent: all state changes go through `move`."""
+    """Keeps the indexes consistent: all state changes go through `move`."""
 
     def __init__(
         self, capacity: Mapping[str, float], experiment_dir: str = "", place: ExperimentPlace | None = None
@@ -49,7 +49,7 @@ class TrialIndex:
         self._index(trial)
 
     def enlist(self, trial: Trial, *, is_waiting: bool) -> None:
-        """Adds a trial in any state during a restore; `enqueue` queues those that wait, in the old order."""
+        """Add a trial in any state during a restore; `enqueue` queues those that wait, in the old order."""
         self._enter(trial)
         if not is_waiting:
             self._index(trial)
@@ -66,7 +66,7 @@ class TrialIndex:
         self._index(trial)
 
     def move(self, trial: Trial, target: TrialState) -> None:
-        """Takes one transition of the table and updates every index."""
+        """Take one transition of the table and updates every index."""
         trial.move(target)
         self._index(trial)
 
@@ -109,7 +109,7 @@ class TrialIndex:
             self._latest.popleft().pack()
 
     def size(self, trial: Trial) -> Resources:
-        """Returns what the trial needs in total; equal requests are added up once."""
+        """Return what the trial needs in total; equal requests are added up once."""
         factory = trial.placement_group_factory
         if factory not in self._sizes:
             self._sizes[factory] = Resources.of(factory.required_resources)
@@ -130,5 +130,5 @@ class TrialIndex:
         return len(self._held)
 
     def holders(self) -> list[Trial]:
-        """Returns the trials that hold resources; the order differs after a restore."""
+        """Return the trials that hold resources; the order differs after a restore."""
         return [self.trials[trial_id] for trial_id in self._held]

@@ -1,4 +1,4 @@
-"""Tunes hyperparameters with Ray Tune's names: change the import, keep the script.
+"""Tune hyperparameters with Ray Tune's names: change the import, keep the script.
 
 Every name is loaded when it is first used, so that the import is fast.
 """
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from muster.session.report import report as report
     from muster.session.report import should_checkpoint as should_checkpoint
     from muster.session.session import TuneContext as TuneContext
+    from muster.slurm.config import SlurmConfig as SlurmConfig
     from muster.trials.placement_group import PlacementGroupFactory as PlacementGroupFactory
     from muster.tune.analysis import ExperimentAnalysis as ExperimentAnalysis
     from muster.tune.ask_tell import AskedTrial as AskedTrial
     from muster.tune.callback import Callback as Callback
+    from muster.tune.commands.command import command as command
     from muster.tune.config import CheckpointConfig as CheckpointConfig
     from muster.tune.config import FailureConfig as FailureConfig
     from muster.tune.config import RunConfig as RunConfig
@@ -53,29 +55,30 @@ if TYPE_CHECKING:
     from muster.tune.trainable.trainable import Trainable as Trainable
     from muster.tune.trainable.util import with_parameters as with_parameters
     from muster.tune.trainable.util import with_resources as with_resources
+    from muster.tune.trainable.workers import with_workers as with_workers
     from muster.tune.tune import run as run
     from muster.tune.tune import run_experiments as run_experiments
     from muster.tune.tune_config import ResumeConfig as ResumeConfig
     from muster.tune.tune_config import TuneConfig as TuneConfig
     from muster.tune.tuner import Tuner as Tuner
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
+    from muster.tune.older_modules import with_older_names  # it also finds older modules
+
+    _load, __dir__, __all__ = lazy_names(
         __name__,
         {
             "muster.errors": ["TuneError"],
             "muster.session.checkpoint": ["Checkpoint"],
             "muster.session.session": ["TuneContext"],
             "muster.session.report": [
-                "get_checkpoint",
-                "get_context",
-                "get_preemption_info",
-                "report",
-                "should_checkpoint",
+                *("get_checkpoint", "get_context", "get_preemption_info", "report", "should_checkpoint"),
             ],
+            "muster.slurm.config": ["SlurmConfig"],
             "muster.trials.placement_group": ["PlacementGroupFactory"],
             ".analysis": ["ExperimentAnalysis"],
             ".ask_tell": ["AskedTrial"],
             ".callback": ["Callback"],
+            ".commands.command": ["command"],
             ".config": ["CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig"],
             ".experiment": ["Experiment"],
             ".progress_reporter": ["CLIReporter", "JupyterNotebookReporter", "ProgressReporter"],
@@ -85,25 +88,17 @@ else:
             ".schedulers": ["create_scheduler"],
             ".search": ["create_searcher"],
             ".search.space": [
-                "choice",
-                "grid_search",
-                "lograndint",
-                "loguniform",
-                "qlograndint",
-                "qloguniform",
-                "qrandint",
-                "qrandn",
-                "quniform",
-                "randint",
-                "randn",
-                "sample_from",
-                "uniform",
+                *("choice", "grid_search", "lograndint", "loguniform", "qlograndint", "qloguniform"),
+                *("qrandint", "qrandn", "quniform", "randint", "randn", "sample_from", "uniform"),
             ],
             ".stopper": ["Stopper"],
             ".trainable.trainable": ["Trainable"],
             ".trainable.util": ["with_parameters", "with_resources"],
+            ".trainable.workers": ["with_workers"],
             ".tune": ["run", "run_experiments"],
             ".tune_config": ["ResumeConfig", "TuneConfig"],
             ".tuner": ["Tuner"],
         },
     )
+
+    __getattr__ = with_older_names(_load)

@@ -1,4 +1,4 @@
-"""Lets users with their own loop ask for configurations and report the results.
+"""Let users with their own loop ask for configurations and report the results.
 
 The experiment is the same as that of Tuner.fit, with the same store, schedulers, loggers and restore; only
 its trials run wherever the caller runs them. Tuner.ask and Tuner.tell delegate to it.
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskedTrial:
-    """An AskedTrial is a configuration to try.
+    """A configuration to try.
 
     Attributes:
         trial_id: The argument of `tell`, which also takes this object.
         config: The configuration; the user may change it.
         checkpoint: Where to continue, when the trial was paused or interrupted and had reported one.
-        training_iteration: How many results count so far: those up to the checkpoint.
+        training_iteration: Number of results up to the checkpoint.
         directory: The directory of the trial, for files of the user.
     """
 
@@ -50,11 +50,11 @@ class AskedTrial:
 
 @public
 class AskTell:
-    """An AskTell suggests configurations and decides on their results; the user runs them.
+    """Suggests configurations and decides on their results; the user runs them.
 
     Args:
         param_space: The search space, as for Tuner.
-        tune_config: What to optimise and how to search.
+        tune_config: What to optimize and how to search.
         run_config: Where to write, when to stop, what to keep.
         trainable: Only names the trials; it is not run.
         resume: Continue the experiment that is there, by these rules; `restore` is the simpler way.
@@ -99,7 +99,7 @@ class AskTell:
 
     @classmethod
     def restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> AskTell:  # noqa: ANN401
-        """Resumes the experiment in `path`: `ask` returns again the trials that were asked for and not ended.
+        """Resume the experiment in `path`: `ask` returns again the trials that were asked for and not ended.
 
         They continue from their last checkpoint; without one they start again. This runs code pickled
         in the directory: restore only your own experiments.
@@ -126,7 +126,7 @@ class AskTell:
         return self._state.is_finished
 
     def ask(self) -> AskedTrial | None:
-        """Returns the next trial to run: one to continue, else a new suggestion.
+        """Return the next trial to run: one to continue, else a new suggestion.
 
         None means: not now. Either the search is over (`is_finished`), or `tell` must come first, because the
         searcher or `max_concurrent_trials` allows no more trials at once.
@@ -151,11 +151,11 @@ class AskTell:
         checkpoint: Checkpoint | None = None,
         error: BaseException | None = None,
     ) -> str:
-        """Reports a result, the end, or a failure of a trial; returns what to do with the trial now.
+        """Report a result, the end, or a failure of a trial; returns what to do with the trial now.
 
         Args:
             trial: What `ask` returned, or its trial id.
-            metrics: One result: a dict with the metric that is optimised. Not needed with `done` or `error`.
+            metrics: One result: a dict with the metric that is optimized. Not needed with `done` or `error`.
             done: This was the last one.
             checkpoint: Copied into the trial's directory; a paused or interrupted trial continues from it.
             error: The failure; `ask` returns the trial again while `max_failures` allows it.
@@ -189,7 +189,7 @@ class AskTell:
         return _decision(known)
 
     def results(self) -> ResultGrid:
-        """Returns what is known so far, also while trials are running."""
+        """Return what is known so far, also while trials are running."""
         from muster.tune.analysis import ExperimentAnalysis
         from muster.tune.result_grid import ResultGrid
 
@@ -198,7 +198,7 @@ class AskTell:
         return ResultGrid(ExperimentAnalysis(self.directory, trials=self._state.index.order, **defaults))
 
     def close(self) -> None:
-        """Saves everything and closes the files. Safe to call twice; `results` still works."""
+        """Save everything and close the files. Safe to call twice; `results` still works."""
         self._close()
 
     def __enter__(self) -> AskTell:
@@ -208,7 +208,7 @@ class AskTell:
         self.close()
 
     def _handle_reports(self) -> None:
-        """Carries out everything that follows from the reports so far; no new trial is admitted."""
+        """Carry out everything that follows from the reports so far; no new trial is admitted."""
         while not self._engine.is_quiet:
             self._parts.controller.step(0.0, admits=False)
 
@@ -244,7 +244,7 @@ class AskTell:
 
 
 def _refuse_limits(tune_config: TuneConfig | None) -> None:
-    """Refuses limits that only a driver which runs its trials itself can hold."""
+    """Refuse limits that only a driver which runs its trials itself can hold."""
     if tune_config is not None and (tune_config.cost_budget is not None or tune_config.deadline is not None):
         raise ValueError(
             "TuneConfig(cost_budget=..., deadline=...) does not go with ask and tell, because the loop runs "
@@ -314,7 +314,7 @@ def _refuse_what_a_loop_cannot(run: RunConfig) -> None:
     asked = {
         "trial_time_limit_s (nothing can end your own code)": run.trial_time_limit_s is not None,
         "log_to_file (the output of your loop is your own)": bool(run.log_to_file),
-        "engine='ray' (trials run where you run them)": run.engine == "ray",
+        "engine (trials run where you run them)": run.engine not in ("auto", "local"),
         "progress_reporter (your loop knows best what to show)": run.progress_reporter is not None,
     }
     wrong = [name for name, is_asked in asked.items() if is_asked]

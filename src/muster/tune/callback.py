@@ -1,4 +1,4 @@
-"""Defines Callback, whose hooks a user may override, and CallbackList, which calls them in order.
+"""Define Callback, whose hooks a user may override, and CallbackList, which calls them in order.
 
 The core fires hooks on the control thread and knows nothing of what they do. A callback that raises is named;
 in `on_checkpoint` the error is logged, in `on_trial_complete` it fails the trial, elsewhere the experiment.
@@ -21,20 +21,9 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 RAY_HOOKS = (
-    "setup",
-    "on_step_begin",
-    "on_step_end",
-    "on_trial_start",
-    "on_trial_restore",
-    "on_trial_save",
-    "on_trial_result",
-    "on_trial_complete",
-    "on_trial_recover",
-    "on_trial_error",
-    "on_checkpoint",
-    "on_experiment_end",
-    "get_state",
-    "set_state",
+    *("setup", "on_step_begin", "on_step_end", "on_trial_start", "on_trial_restore", "on_trial_save"),
+    *("on_trial_result", "on_trial_complete", "on_trial_recover", "on_trial_error", "on_checkpoint"),
+    *("on_experiment_end", "get_state", "set_state"),
 )
 _FIRED = (*(name for name in RAY_HOOKS if name.startswith("on_")), "on_trial_failure")
 _STEPS = frozenset({"on_step_begin", "on_step_end"})
@@ -43,7 +32,7 @@ _Handler = Callable[..., Any]
 
 
 class Callback:
-    """A Callback reacts to events of an experiment. Override what you need; every hook is called by keyword.
+    """Reacts to events of an experiment. Override what you need; every hook is called by keyword.
 
     Hooks run on the control thread, in the order of `RunConfig.callbacks`. A result given to
     `on_trial_result` may be changed in place: what is added is logged, and a true `should_checkpoint` makes
@@ -77,60 +66,145 @@ class Callback:
         total_num_samples: int | None = None,
         **info: object,
     ) -> None:
-        """Called once, before the first trial; `info` holds `time_budget_s` among others."""
+        """Called once, before the first trial; `info` holds `time_budget_s` among others.
+
+        Args:
+            stop: What the user passed as `stop`.
+            num_samples: The `num_samples` of the experiment.
+            total_num_samples: How many trials that makes, the grid included.
+            info: Further settings, `time_budget_s` among them.
+        """
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: object) -> None:
-        """Called at the start of each turn of the control loop."""
+        """Called at the start of each turn of the control loop.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            info: Room for arguments of later versions.
+        """
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
-        """Called at the end of each turn of the control loop."""
+        """Called at the end of each turn of the control loop.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called when a trial's process is up: the first time, after a pause, after a failure."""
+        """Called when a trial's process is up: the first time, after a pause, after a failure.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called when a trial has loaded its checkpoint; right after its `on_trial_start`."""
+        """Called when a trial has loaded its checkpoint; right after its `on_trial_start`.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called after `on_checkpoint`, with `trial.checkpoint` set; also after a pause without one."""
+        """Called after `on_checkpoint`, with `trial.checkpoint` set; also after a pause without one.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: object
     ) -> None:
-        """Called with every result of a trial."""
+        """Called with every result of a trial.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            result: The result, with the keys that muster adds.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called when a trial ended well: by itself, or because it was stopped."""
+        """Called when a trial ended well: by itself, or because it was stopped.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called when a trial failed and will be tried again."""
+        """Called when a trial failed and will be tried again.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        """Called when a trial failed for good."""
+        """Called when a trial failed for good.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            info: Room for arguments of later versions.
+        """
 
     def on_trial_failure(
         self, iteration: int, trials: list[Trial], trial: Trial, failure: TrialFailure, **info: object
     ) -> None:
-        """Called with every failure, before `on_trial_recover` or `on_trial_error`; Ray has no such hook."""
+        """Called with every failure, before `on_trial_recover` or `on_trial_error`; Ray has no such hook.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            failure: The kind of the failure and its text.
+            info: Room for arguments of later versions.
+        """
 
     def on_checkpoint(
         self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: Checkpoint, **info: object
     ) -> None:
-        """Called when a trial has a new checkpoint."""
+        """Called when a trial has a new checkpoint.
+
+        Args:
+            iteration: The turn of the control loop.
+            trials: All trials of the experiment so far.
+            trial: The trial.
+            checkpoint: The new checkpoint.
+            info: Room for arguments of later versions.
+        """
 
     def on_experiment_end(self, trials: list[Trial], **info: object) -> None:
-        """Called once, after the last trial, or after the error that ends the experiment."""
+        """Called once, after the last trial or after the error that stops the experiment."""
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns what the callback needs after a restart; None: nothing."""
+        """Return what the callback needs after a restart; None: nothing."""
         return None
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores what `get_state` returned."""
+        """Restore what `get_state` returned."""
 
 
 class CallbackList:
-    """A CallbackList calls the hooks of an experiment; objects with only some of the hooks are accepted."""
+    """Calls the hooks of an experiment; objects with only some of the hooks are accepted."""
 
     def __init__(self, callbacks: Iterable[Any] = ()) -> None:
         self.callbacks = tuple(callbacks)
@@ -138,7 +212,7 @@ class CallbackList:
         self._served: dict[str, tuple[_Handler, ...]] = {name: _handlers(served, name) for name in _FIRED}
 
     def setup(self, **info: Any) -> None:  # noqa: ANN401 - Ray's keyword arguments
-        """Calls `setup` of every callback, with what is about to run."""
+        """Call `setup` of every callback, with what is about to run."""
         for callback in self.callbacks:
             for handler in _handlers([callback], "setup"):
                 if _accepts(handler, info):
@@ -157,7 +231,7 @@ class CallbackList:
         trial: Trial | None = None,
         **info: Any,  # noqa: ANN401
     ) -> None:
-        """Calls one hook of all callbacks; a hook that no callback has costs nothing."""
+        """Call one hook of all callbacks; a hook that no callback has costs nothing."""
         if result is not None:  # every result comes here: no dict of arguments is made and merged
             for handler in self._served[hook]:
                 try:
@@ -180,7 +254,7 @@ class CallbackList:
             self._call(hook, {"iteration": iteration, "trials": trials, **info})
 
     def _fire_changed(self, hook: str, iteration: int, trials: Sequence[Trial], info: dict[str, Any]) -> None:
-        """Calls hooks whose arguments differ; a restore follows the start of a trial with a checkpoint."""
+        """Call hooks whose arguments differ; a restore follows the start of a trial with a checkpoint."""
         if not self._served[hook] and not self._served["on_trial_restore"]:
             return
         if hook != "on_experiment_end":
@@ -196,7 +270,7 @@ class CallbackList:
             _called(handler, hook, **info)
 
     def get_state(self) -> dict[int, Any] | None:
-        """Returns the states by position; None when no callback has any."""
+        """Return the states by position; None when no callback has any."""
         states: dict[int, Any] = {}
         for position, callback in enumerate(self.callbacks):
             for get_state in _handlers([callback], "get_state"):
@@ -205,13 +279,13 @@ class CallbackList:
         return states or None
 
     def set_state(self, states: dict[int, Any]) -> None:
-        """Gives each callback the state that the one at its position had saved."""
+        """Give each callback the state that the one at its position had saved."""
         for position, callback in enumerate(self.callbacks):
             for set_state in _handlers([callback], "set_state") if position in states else ():
                 _called(set_state, "set_state", states[position])
 
     def save_state(self) -> bytes | None:
-        """Returns `get_state` as bytes, for the experiment's store; None: there is nothing to save."""
+        """Return `get_state` as bytes, for the experiment's store; None: there is nothing to save."""
         states = self.get_state()
         if states is None:
             return None
@@ -225,7 +299,7 @@ class CallbackList:
         return saved
 
     def restore_state(self, state: bytes | None) -> None:
-        """Restores what `save_state` returned; RuntimeError when nothing had been saved."""
+        """Restore what `save_state` returned; RuntimeError when nothing had been saved."""
         if state is None:
             raise RuntimeError("no callback had saved a state, so there is none to restore")
         import pickle
@@ -234,7 +308,7 @@ class CallbackList:
 
 
 def _merged(callbacks: Sequence[object]) -> list[object]:
-    """Returns callbacks with neighbours joined that can be served as one (our file loggers)."""
+    """Return callbacks with neighbours joined that can be served as one (our file loggers)."""
     served: list[object] = []
     for callback in callbacks:
         merge = getattr(served[-1], "merged_with", None) if served else None
@@ -247,7 +321,7 @@ def _merged(callbacks: Sequence[object]) -> list[object]:
 
 
 def _handlers(callbacks: Iterable[object], hook: str) -> tuple[_Handler, ...]:
-    """Returns the hook of each callback that overrides it: the empty ones of the base class are left out."""
+    """Return the hook of each callback that overrides it: the empty ones of the base class are left out."""
     empty = getattr(Callback, hook)
     found = []
     for callback in callbacks:
@@ -258,7 +332,7 @@ def _handlers(callbacks: Iterable[object], hook: str) -> tuple[_Handler, ...]:
 
 
 def _called(handler: _Handler, hook: str, *arguments: object, **info: object) -> Any:  # noqa: ANN401
-    """Calls a hook, and returns what it returns; an error names the callback."""
+    """Call a hook, and return what it returns; an error names the callback."""
     try:
         return handler(*arguments, **info)
     except Exception as error:
@@ -266,7 +340,7 @@ def _called(handler: _Handler, hook: str, *arguments: object, **info: object) ->
 
 
 def _failed(handler: _Handler, hook: str, error: Exception) -> TuneError:
-    """Returns an error that names the callback, and is also of the type that it raised."""
+    """Return an error that names the callback, and is also of the type that it raised."""
     name = type(getattr(handler, "__self__", handler)).__name__
     return as_plugin_error(
         error,

@@ -1,4 +1,4 @@
-"""Defines RunConfig and its parts, checked when they are made, and how durations and log files are written.
+"""Define RunConfig and its parts, checked when they are made, and how durations and log files are written.
 
 Fields, order and defaults are Ray Tune's; ours come last. Nothing here touches a file or starts a process.
 """
@@ -8,18 +8,23 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import timedelta
+from functools import wraps
 from numbers import Real
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.base.untrusted import ray_object_hint, type_text
 from muster.errors import public
+from muster.session.older import accept_older
+
+if TYPE_CHECKING:
+    from muster.slurm.config import SlurmConfig
 
 DEFAULT_STORAGE_PATH = "~/ray_results"
 DEPRECATED = "DEPRECATED"
-ENGINES = ("auto", "local", "ray")
+ENGINES = ("auto", "local", "ray", "slurm")
 LogFiles = tuple["str | None", "str | None"]
 
 _Part = TypeVar("_Part")
@@ -41,7 +46,7 @@ class BriefRepr:
 @public
 @dataclass(repr=False)
 class CheckpointConfig(BriefRepr):
-    """A CheckpointConfig defines when checkpoints are made and which of them are kept.
+    """Defines when checkpoints are made and which of them are kept.
 
     Args:
         num_to_keep: How many, at least 1; None: all. The newest is always kept too.
@@ -83,11 +88,11 @@ class CheckpointConfig(BriefRepr):
 @public
 @dataclass(repr=False)
 class FailureConfig(BriefRepr):
-    """A FailureConfig defines what a failed trial means.
+    """Defines what a failed trial means.
 
     Args:
-        max_failures: How often a trial is tried again; -1: for ever.
-        fail_fast: True: the first failure ends the experiment. "raise": its exception is raised too.
+        max_failures: How often a trial is tried again; -1: forever.
+        fail_fast: True: the first failure stops the experiment. "raise": its exception is raised too.
     """
 
     max_failures: int = 0
@@ -116,11 +121,11 @@ class FailureConfig(BriefRepr):
 @public
 @dataclass(repr=False)
 class SyncConfig(BriefRepr):
-    """A SyncConfig defines how files of trials are copied to the storage.
+    """Defines how files of trials are copied to the storage.
 
     Args:
         sync_period: Seconds between two uploads.
-        sync_timeout: Seconds after which an upload counts as failed.
+        sync_timeout: Seconds after which an upload has failed.
         sync_artifacts: Also copy what trials write to their working directory.
         sync_artifacts_on_checkpoint: Do that with every checkpoint, whatever the period.
     """
@@ -137,10 +142,33 @@ class SyncConfig(BriefRepr):
                 raise ValueError(f"SyncConfig({name}={value!r}): must be a number of seconds, 0 or more")
 
 
+_OLDER_SYNC = ("syncer", "sync_on_checkpoint", "sync_to_driver", "sync_to_cloud", "node_sync_period")
+
+
+def _with_older_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor of SyncConfig; it accepts arguments that Ray has removed."""
+
+    @wraps(init)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - those of SyncConfig
+        place = kwargs.pop("upload_dir", None)
+        if place is not None:
+            accept_older("SyncConfig(upload_dir=...)", "use RunConfig(storage_path=...)")
+            self._upload_dir = place
+        for name in _OLDER_SYNC:
+            if kwargs.pop(name, DEPRECATED) != DEPRECATED:
+                accept_older(f"SyncConfig({name}=...)", "leave it out")
+        init(self, *args, **kwargs)
+
+    return call
+
+
+SyncConfig.__init__ = _with_older_arguments(SyncConfig.__init__)  # type: ignore[method-assign]
+
+
 @public
 @dataclass(repr=False)
 class RunConfig(BriefRepr):
-    """A RunConfig defines where an experiment runs and writes, what ends it, and what users see of it.
+    """Defines where an experiment runs and writes, what stops it, and what users see of it.
 
     Args:
         name: The name of the experiment and its directory; None: made from the trainable and the time.
@@ -155,7 +183,8 @@ class RunConfig(BriefRepr):
         progress_reporter: Shows the state of the experiment.
         log_to_file: True: a trial's output goes to `stdout` and `stderr` in its directory; a name: both to
             that file; two names: one each.
-        engine: Where trials run: "local" (processes on this machine), "ray" (a Ray cluster), or "auto".
+        engine: Where trials run: "local" (processes on this machine), "ray" (a Ray cluster), "slurm" (jobs of
+            a Slurm cluster; tune.SlurmConfig(...) says which), or "auto".
         trial_time_limit_s: A trial that runs longer (seconds or a timedelta) is ended as failed.
         page: Whether `muster dashboard` is started with the experiment and its address shown (extra `page`).
         price_per_hour: What this machine costs in $ per hour, for `cost_usd` and TuneConfig(cost_budget=...);
@@ -175,14 +204,17 @@ class RunConfig(BriefRepr):
     progress_reporter: Any = None
     log_to_file: bool | str | Sequence[str] = False
     local_dir: str | None = None
-    engine: str = "auto"
+    engine: str | SlurmConfig = "auto"
     trial_time_limit_s: float | timedelta | None = None
     page: bool = False
     price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         if self.local_dir is not None:
-            raise DeprecationWarning("RunConfig(local_dir=...) does not exist any more: use storage_path")
+            accept_older("RunConfig(local_dir=...)", "use storage_path")
+            self.storage_path, self.local_dir = self.storage_path or self.local_dir, None
+        if self.storage_path is None:
+            self.storage_path = getattr(self.sync_config, "_upload_dir", None)
         if self.storage_path is None:
             self.storage_path = _default_storage_path()
         elif not isinstance(self.storage_path, str | os.PathLike):
@@ -191,6 +223,10 @@ class RunConfig(BriefRepr):
             from pathlib import Path
 
             self.storage_path = Path(self.storage_path).as_posix()
+        scheme, colon, rest = self.storage_path.partition(":/")
+        if colon and scheme.isalnum() and len(scheme) > 1 and not (rest[:1] == "/" and rest.strip("/")):
+            url = f"{scheme}://bucket/directory, as a text"
+            raise ValueError(f"RunConfig(storage_path={self.storage_path!r}): write {url}")
         self.failure_config = _part("failure_config", self.failure_config, FailureConfig)
         self.checkpoint_config = _part("checkpoint_config", self.checkpoint_config, CheckpointConfig)
         self.sync_config = _part("sync_config", self.sync_config, SyncConfig)
@@ -215,13 +251,11 @@ class RunConfig(BriefRepr):
                 kind = given.__name__
                 raise ValueError(f"RunConfig({name}={kind}): is a class; pass an object of it, {kind}()")
         for given in self.callbacks or ():
-            if not any(name == "setup" or name.startswith("on_") for name in dir(given)):
+            if not any(name == "setup" or name.startswith(("on_", "after_")) for name in dir(given)):
                 raise ValueError(f"RunConfig(callbacks=[{given!r}]): has no hook; pass a tune.Callback")
         if not isinstance(self.page, bool):
             raise ValueError(f"RunConfig(page={self.page!r}): must be True or False")
-        if self.engine not in ENGINES:
-            known = ", ".join(repr(name) for name in ENGINES)
-            raise ValueError(f"RunConfig(engine={self.engine!r}): must be one of {known}")
+        self._check_engine()
         log_files(self.log_to_file)
         self.price_per_hour = dollars(
             self.price_per_hour, f"RunConfig(price_per_hour={self.price_per_hour!r})"
@@ -230,8 +264,16 @@ class RunConfig(BriefRepr):
         if limit is not None and not limit > 0:
             raise ValueError(f"RunConfig(trial_time_limit_s={limit!r}): must be more than 0 seconds")
 
+    def _check_engine(self) -> None:
+        if (chosen := self.engine) not in ENGINES:
+            from muster.slurm.config import SlurmConfig
+
+            if not isinstance(chosen, SlurmConfig):
+                known = ", ".join(repr(name) for name in ENGINES)
+                raise ValueError(f"RunConfig(engine={chosen!r}): must be one of {known}, or a SlurmConfig")
+
     def __repr__(self) -> str:
-        """Shows the fields without the parts that were filled in."""
+        """Show the fields without the parts that were filled in."""
         blank = RunConfig(storage_path=self.storage_path)
         shown = [
             f"{each.name}={value!r}"
@@ -268,7 +310,7 @@ def _default_storage_path() -> str:
 
 
 def log_files(log_to_file: bool | str | Sequence[str] | None) -> LogFiles:
-    """Returns the names of the files for stdout and stderr that `log_to_file` stands for.
+    """Return the names of the files for stdout and stderr that `log_to_file` stands for.
 
     Example:
         >>> log_files(True), log_files("all.log"), log_files(("out", "err")), log_files(False)
@@ -289,7 +331,7 @@ def log_files(log_to_file: bool | str | Sequence[str] | None) -> LogFiles:
 
 
 def seconds(value: float | timedelta | None, where: str) -> float | None:
-    """Returns a duration in seconds; ValueError that names `where` when it is none."""
+    """Return a duration in seconds; ValueError that names `where` when it is none."""
     if value is None:
         return None
     if isinstance(value, timedelta):
@@ -300,7 +342,7 @@ def seconds(value: float | timedelta | None, where: str) -> float | None:
 
 
 def dollars(value: float | None, where: str) -> float | None:
-    """Returns an amount of money, 0 or more; ValueError that names `where` when it is none."""
+    """Return an amount of money, 0 or more; ValueError that names `where` when it is none."""
     if value is None:
         return None
     if not _is_number(value) or not math.isfinite(value) or value < 0:

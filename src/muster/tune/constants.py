@@ -1,4 +1,4 @@
-"""Lists the environment variables of the tuner, at Ray's import path: what each does, or why it does nothing.
+"""List the environment variables of the tuner, at Ray's import path: what each does, or why it does nothing.
 
 `launch` warns of those without an effect; tools/variables.py writes docs/variables.md.
 """
@@ -59,9 +59,18 @@ RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS | 1 | Always off: muster has no such warn
 RAY_TUNE_CALLBACKS | | Import paths of more callbacks, comma-separated; made without arguments.
 RAY_USE_TLS, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, RAY_TLS_CA_CERT | | Encryption on Ray, as for Ray.
 TRAIN_COPY_DIRECTORY_CHECKPOINTS_INSTEAD_OF_MOVING | 0 | Always on: muster copies reported checkpoints.
+RAY_TRAIN_CALLBACKS | | Callbacks of Ray Train; muster adds the one that keeps workers in the trial's group.
+MUSTER_REPORT_TO | | Set for what a trial starts: the socket that takes its results.
+MUSTER_TRIAL_ID, MUSTER_TRIAL_NAME, MUSTER_TRIAL_DIR, MUSTER_EXPERIMENT | | For commands: the trial.
+MUSTER_CONFIG | | Set for commands: a JSON file with the configuration.
+MUSTER_CHECKPOINT_DIR, MUSTER_RESUME_FROM | | For commands: where to save (DIR), what to resume from (FROM).
+MUSTER_CHAIN | | Set by `muster tune submit`: a file with the experiments of its script.
+MUSTER_AS_RAY | 0 | 1: `import ray` imports muster after `import muster`; force: also if Ray is installed.
+MUSTER_AS_RAY_VERSION | 2.58.0 | The version that `ray.__version__` shows under muster.as_ray.
 MUSTER_HOME | ~/.muster | Where the files of clusters are.
 MUSTER_LOG_FORMAT | text | json: the monitor writes its log as one JSON object per line.
 MUSTER_NOTICES_ADDRESS | | Where a node reads interruption notices, instead of the cloud's address.
+MUSTER_OLDER_API | 1 | 0: names that Ray has removed are errors, not warnings.
 MUSTER_PAGE | 0 | 1: every run serves its dashboard, as with RunConfig(page=True).
 """
 VARIABLES = {
@@ -78,7 +87,7 @@ Number = TypeVar("Number", int, float)
 def number_in(
     environment: Mapping[str, str], kind: type[Number], name: str, default: Number | None = None
 ) -> Number:
-    """Returns the number in an environment variable, else the default: that of the table, unless given."""
+    """Return the number in an environment variable, else the default: that of the table, unless given."""
     given = environment.get(name) or environment.get(name.replace("INSUFFICENT", "INSUFFICIENT")) or "auto"
     if given == "auto":
         return kind(VARIABLES[name][0]) if default is None else default
@@ -95,6 +104,6 @@ def number_in(
 
 
 def idle_warning_in(environment: Mapping[str, str]) -> tuple[float, float]:
-    """Returns after how long to warn that nothing runs: on a fixed size, and on one that may grow."""
+    """Return after how long to warn that nothing runs: on a fixed size, and on one that may grow."""
     name = "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"  # Ray's spelling
     return number_in(environment, float, name), number_in(environment, float, f"{name}_AUTOSCALER")

@@ -1,4 +1,4 @@
-"""Provides what a trial can ask about itself at Ray's import path."""
+"""Provide what a trial can ask about itself at Ray's import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provides TuneError at Ray's import path."""
+"""Provide TuneError at Ray's import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorts results with several objectives into non-dominated fronts, for searchers, schedulers and analyses.
+"""Sort results with several objectives into non-dominated fronts, for searchers, schedulers and analyses.
 
 Pure. One result dominates another when it is nowhere worse and somewhere better; equal results share a front.
 """

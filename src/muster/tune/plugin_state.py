@@ -1,4 +1,4 @@
-"""Saves schedulers and stoppers as bytes and restores them.
+"""Save schedulers and stoppers as bytes and restores them.
 
 Our own classes save plain JSON with a version; a user's class, whose attributes are unknown, is pickled as a
 whole, with trials by reference. Called by the experiment store.
@@ -15,9 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import to_builtins
+
 from muster.base import by_value
 from muster.base.untrusted import message_text
 from muster.errors import RestoreError, public_constructor
+from muster.host.machine import answers_for_ray, environment
 from muster.trials.model import Trial
 from muster.tune.config import seconds
 from muster.tune.tune_config import TuneConfig, constraints_of, goal_of
@@ -30,11 +33,11 @@ Plain = dict[str, Any]
 
 
 class PluginState:
-    """PluginState is the base of schedulers and stoppers.
+    """The base of schedulers and stoppers.
 
     A class whose state is plain data sets `_state_kind`, names the attributes that are saved as they are, and
     extends `_to_plain` and `_from_plain` for the others.
-    Its subclasses are pickled nevertheless, because they may have attributes of their own.
+    Its subclasses are pickled nevertheless, because they may have more attributes.
     """
 
     _state_kind = ""
@@ -46,14 +49,14 @@ class PluginState:
         public_constructor(cls)
 
     def save_state(self) -> bytes:
-        """Returns everything that determines later answers; equal states give equal bytes."""
+        """Return everything that determines later answers; equal states give equal bytes."""
         if not self._saves_plain_data:
             return _pickled(self)
         content = {"kind": self._state_kind, "version": self._written_version, "state": self._to_plain()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
-        """Restores the state that another object saved; `trials` resolves saved references to trials."""
+        """Restore the state that another object saved; `trials` resolves saved references to trials."""
         if self._saves_plain_data:  # never unpickles: a file cannot run code through it
             self._from_plain(self._checked(state))
         else:
@@ -94,7 +97,7 @@ class PluginState:
 
 
 def refuse(owner: str, *faults: tuple[bool, str]) -> None:
-    """Raises a ValueError with the first message whose condition is true."""
+    """Raise a ValueError with the first message whose condition is true."""
     for is_wrong, message in faults:
         if is_wrong:
             raise ValueError(f"{owner}: {message}")
@@ -105,7 +108,7 @@ def plain_number(value: Any) -> float:  # noqa: ANN401 - numpy's scalars cannot 
 
 
 def saved_by_path(save: Callable[[str], object]) -> bytes:
-    """Returns what Ray's `save(path)` of a plug-in writes; nothing for one that writes no file."""
+    """Return what Ray's `save(path)` of a plug-in writes; nothing for one that writes no file."""
     with TemporaryDirectory(prefix="muster-state-") as directory:
         path = Path(directory) / "state"
         save(str(path))
@@ -113,7 +116,7 @@ def saved_by_path(save: Callable[[str], object]) -> bytes:
 
 
 def restore_by_path(restore: Callable[[str], object], state: bytes) -> None:
-    """Calls Ray's `restore(path)` of a plug-in with a file that holds `state`, unless there is none."""
+    """Call Ray's `restore(path)` of a plug-in with a file that holds `state`, unless there is none."""
     if not state:
         return
     with TemporaryDirectory(prefix="muster-state-") as directory:
@@ -158,8 +161,10 @@ def _unpickled(plugin: PluginState, state: bytes, trials: Mapping[str, Trial]) -
     return attributes
 
 
-def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentState) -> dict[str, Any]:
-    """Returns names and numbers only. Several metrics stay a list."""
+def settings_record(
+    trainable_name: str, tune: TuneConfig, state: ExperimentState, command: object = None
+) -> dict[str, Any]:
+    """Return names and numbers only, and the text of a command. Several metrics stay a list."""
     search: Any = state.plugins.search
     metric, mode = goal_of(tune.metric, tune.mode, search)
     constraints = constraints_of(tune.constraints, search)
@@ -170,11 +175,14 @@ def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentStat
         "search_alg": type(getattr(search, "searcher", search)).__name__,
         "scheduler": type(state.plugins.scheduler).__name__,
         "num_samples": tune.num_samples,
+        "total_trials": getattr(search, "total_samples", None) or None,
         "max_concurrent_trials": tune.max_concurrent_trials,
         "time_budget_s": seconds(tune.time_budget_s, "TuneConfig(time_budget_s=...)"),
-        "cost_budget": state.settings.limits.cost_budget,
-        "deadline": state.settings.limits.deadline,
+        "cost_budget": state.limits.cost_budget,
+        "deadline": state.limits.deadline,
         **({"constraints": constraints} if constraints else {}),
+        **({} if command is None else {"command": to_builtins(command)}),
+        **({"as_ray": environment()["MUSTER_AS_RAY"]} if answers_for_ray() else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Defines Ray's progress reporters, CLIReporter and JupyterNotebookReporter, and what calls them."""
+"""Define Ray's progress reporters, CLIReporter and JupyterNotebookReporter, and what calls them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _Columns = Mapping[str, str] | Sequence[str]
 
 
 class ProgressReporter:
-    """A ProgressReporter shows an experiment periodically; override `should_report` and `report`."""
+    """Shows an experiment periodically; override `should_report` and `report`."""
 
     def setup(
         self,
@@ -50,20 +50,39 @@ class ProgressReporter:
         mode: str | None = None,
         **kwargs: object,  # what later versions may add
     ) -> None:
-        """Called once, before the first trial."""
+        """Called once, before the first trial.
+
+        Args:
+            start_time: When the experiment started, in seconds since the epoch.
+            total_samples: How many trials there will be.
+            metric: The experiment's metric.
+            mode: "min" or "max".
+            kwargs: Room for arguments of later versions.
+        """
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
-        """Returns whether to report now; called several times a second."""
+        """Return whether to report now; called several times a second.
+
+        Args:
+            trials: All trials of the experiment so far.
+            done: Whether the experiment has ended.
+        """
         raise NotImplementedError
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        """Shows the state. `sys_info`: the scheduler's own description, and the resources in use."""
+        """Show the state. `sys_info`: the scheduler's own description, and the resources in use.
+
+        Args:
+            trials: All trials of the experiment so far.
+            done: Whether the experiment has ended.
+            sys_info: Lines about the machine, printed first.
+        """
         raise NotImplementedError
 
 
 @public
 class TuneReporterBase(ProgressReporter):
-    """A TuneReporterBase holds what both reporters share: columns, rows, and when to report.
+    """Holds what both reporters share: columns, rows, and when to report.
 
     Args:
         metric_columns: Result keys to show, or `{key: title}`; None: the usual ones and a few others.
@@ -126,22 +145,22 @@ class TuneReporterBase(ProgressReporter):
         mode: str | None = None,
         **kwargs: object,
     ) -> None:
-        """Sets what the constructor was not given."""
+        """Set what the constructor was not given."""
         ran_s = 0.0 if start_time is None else self._clock.now() - start_time
         self._began = self._clock.monotonic() - ran_s
         self._total_samples = self._total_samples or total_samples
         self._metric, self._mode = self._metric or metric, self._mode or mode
 
     def set_verbosity(self, level: int, *, tables: bool = False) -> None:
-        """Sets the level: 1 no tables, 2 a table at the end, 3 always; `tables` overrides it with always."""
+        """Set the level: 1 no tables, 2 a table at the end, 3 always; `tables` overrides it with always."""
         self._level, self._tables = level, tables
 
     def set_directory(self, directory: str, searched: Sequence[str]) -> None:
-        """Sets where results go, and which parameters are searched."""
+        """Set where results go, and which parameters are searched."""
         self._directory, self._searched = directory, tuple(searched)
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
-        """Returns True when `max_report_frequency` seconds have passed, and at the end."""
+        """Return True when `max_report_frequency` seconds have passed, and at the end."""
         at = self._clock.monotonic()
         if not done and at - self._last_report < self._max_report_frequency:
             return False
@@ -149,12 +168,12 @@ class TuneReporterBase(ProgressReporter):
         return True
 
     def add_metric_column(self, metric: str, representation: str | None = None) -> None:
-        """Shows one more key of results; ValueError when it is shown already."""
+        """Show one more key of results; ValueError when it is shown already."""
         columns = dict(KNOWN_METRICS) if self._metric_columns is None else self._metric_columns
         self._metric_columns = _with_column(columns, metric, representation, "metric")
 
     def add_parameter_column(self, parameter: str, representation: str | None = None) -> None:
-        """Shows one more key of the config; ValueError when it is shown already."""
+        """Show one more key of the config; ValueError when it is shown already."""
         columns = self._parameter_columns or {}
         self._parameter_columns = _with_column(columns, parameter, representation, "parameter")
 
@@ -186,7 +205,7 @@ class TuneReporterBase(ProgressReporter):
         return [] if rank_key(value, mode) is None else [line]
 
     def _table(self, trials: Sequence[Trial], done: bool) -> TrialTable | None:
-        """Returns the trials that are shown; None: no table."""
+        """Return the trials that are shown; None: no table."""
         is_shown = self._tables or self._level >= (2 if done else 3)
         if not done and self._print_intermediate_tables is not None:
             is_shown = self._print_intermediate_tables
@@ -222,7 +241,10 @@ class TuneReporterBase(ProgressReporter):
 
 @public
 class CLIReporter(TuneReporterBase):
-    """A CLIReporter prints the state of an experiment as text; see TuneReporterBase for the keywords.
+    """Prints the state of an experiment as text.
+
+    Args:
+        kwargs: The keywords of TuneReporterBase.
 
     Example:
         >>> reporter = CLIReporter(metric_columns=["loss"], max_report_frequency=30)
@@ -235,7 +257,13 @@ class CLIReporter(TuneReporterBase):
         SafeStream().print(self.text(trials, done, *sys_info))
 
     def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
-        """Returns what `report` prints."""
+        """Return what `report` prints.
+
+        Args:
+            trials: All trials of the experiment so far.
+            done: Whether the experiment has ended.
+            sys_info: Lines about the machine, printed first.
+        """
         lines = self._status(trials, *sys_info)
         if table := self._table(trials, done):
             lines += [framed(table.headers, table.rows, PSQL), table.more]
@@ -247,7 +275,7 @@ class CLIReporter(TuneReporterBase):
 
 @public
 class JupyterNotebookReporter(TuneReporterBase):
-    """A JupyterNotebookReporter shows the state of an experiment as HTML below a notebook's cell.
+    """Shows the state of an experiment as HTML below a notebook's cell.
 
     Args:
         overwrite: Replace what the cell has shown so far, its own prints included.
@@ -268,7 +296,13 @@ class JupyterNotebookReporter(TuneReporterBase):
         display(HTML(self.html(trials, done, *sys_info)))
 
     def html(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
-        """Returns what `report` shows."""
+        """Return what `report` shows.
+
+        Args:
+            trials: All trials of the experiment so far.
+            done: Whether the experiment has ended.
+            sys_info: Lines about the machine, printed first.
+        """
         from html import escape
 
         status = [*self._status(trials, *sys_info), *memory_lines()]
@@ -282,7 +316,7 @@ class JupyterNotebookReporter(TuneReporterBase):
 
 
 class LegacyReporter(Reporter):
-    """A LegacyReporter calls a ProgressReporter; `level` 2 also shows results, 3 also details and tables."""
+    """Calls a ProgressReporter; `level` 2 also shows results, 3 also details and tables."""
 
     def __init__(self, reporter: ProgressReporter, *, clock: Clock, level: int, tables: bool = False) -> None:
         self._reporter = reporter
@@ -341,13 +375,13 @@ class DetailedLegacyReporter(LegacyReporter):
 
 
 def detect_reporter(*, is_notebook: bool | None = None, **keywords: Any) -> TuneReporterBase:  # noqa: ANN401
-    """Returns the reporter that fits the environment, a notebook or a terminal."""
+    """Return the reporter that fits the environment, a notebook or a terminal."""
     notebook = in_notebook() if is_notebook is None else is_notebook
     return JupyterNotebookReporter(**keywords) if notebook else CLIReporter(**keywords)
 
 
 def memory_lines() -> list[str]:
-    """Returns how full this machine's memory is; nothing where the kernel does not report it."""
+    """Return how full this machine's memory is; nothing where the kernel does not report it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             known = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}

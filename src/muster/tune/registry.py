@@ -1,4 +1,4 @@
-"""Registers trainables and environments by name, at Ray's import path."""
+"""Register trainables and environments by name, at Ray's import path."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ _environments: dict[str, Callable[..., Any]] = {}
 
 @public
 def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:  # noqa: ANN401 - function or class
-    """Registers a trainable by a name; a later one of the same name replaces it.
+    """Register a trainable by a name; a later one of the same name replaces it.
 
     Raises TypeError when it is neither a function nor a subclass of Trainable, ValueError when the function
     does not take exactly one argument.
+
+    Args:
+        name: The name.
+        trainable: A function or a Trainable class.
+        warn: Accepted for Ray's signature.
 
     Example:
         >>> register_trainable("square", lambda config: {"y": config["x"] ** 2})
@@ -37,7 +42,7 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:  #
 
 
 def get_trainable(name: str) -> Any:  # noqa: ANN401
-    """Returns the trainable of this name; TuneError when there is none."""
+    """Return the trainable of this name; TuneError when there is none."""
     return _registered(_trainables, name, "trainable", "register_trainable")
 
 
@@ -56,14 +61,19 @@ def is_registered(name: str) -> bool:
 
 @public
 def register_env(name: str, env_creator: Callable[..., Any]) -> None:
-    """Registers the constructor of an environment by a name."""
+    """Register the constructor of an environment by a name.
+
+    Args:
+        name: The name.
+        env_creator: Takes a config and returns an environment.
+    """
     if not callable(env_creator):
         raise TypeError(f"register_env: {env_creator!r} for {name!r} must be a function of the env's config")
     _environments[name] = env_creator
 
 
 def get_env(name: str) -> Callable[..., Any]:
-    """Returns the environment of this name; TuneError when there is none."""
+    """Return the environment of this name; TuneError when there is none."""
     creator: Callable[..., Any] = _registered(_environments, name, "environment", "register_env")
     return creator
 
@@ -78,17 +88,17 @@ __all__ = [
 
 
 def get_trainable_cls(trainable_name: str) -> Any:  # noqa: ANN401 - function or class, as registered
-    """Returns the trainable of this name as it is, also a function; TuneError when there is none."""
+    """Return the trainable of this name as it is, also a function; TuneError when there is none."""
     return get_trainable(trainable_name)
 
 
 def validate_trainable(trainable_name: str) -> None:
-    """Raises TuneError when no trainable has this name."""
+    """Raise TuneError when no trainable has this name."""
     get_trainable(trainable_name)
 
 
 def is_function_trainable(trainable: Any) -> bool:  # noqa: ANN401 - a name will do, too
-    """Returns whether a trainable is a function; a name stands for what is registered under it."""
+    """Return whether a trainable is a function; a name stands for what is registered under it."""
     if isinstance(trainable, str):
         return is_registered(trainable) and _is_function(get_trainable(trainable))
     return _is_function(trainable)

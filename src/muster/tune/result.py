@@ -1,14 +1,16 @@
-"""Defines Result, the outcome of one trial, and the names of result keys, at Ray's import path."""
+"""Define Result, the outcome of one trial, and the names of result keys, at Ray's import path."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import public
 from muster.session.checkpoint import Checkpoint, as_arrow, as_fsspec
+from muster.session.older import accept_older
 from muster.tune.analysis.result_files import *  # noqa: F403 - Ray's place for them
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS, COST_USD, Scored, TrialFolder, opened_place
 from muster.tune.analysis.tables import Row, best_scored, check_mode, frame
@@ -19,7 +21,19 @@ if TYPE_CHECKING:
 
 @public
 class Result:
-    """A Result is the outcome of one trial.
+    """The outcome of one trial.
+
+    Args:
+        metrics: The last result.
+        checkpoint: The newest checkpoint.
+        error: The exception that ended the trial.
+        path: The trial's directory.
+        metrics_dataframe: All results; read from `path` when it is not given.
+        best_checkpoints: Retained checkpoints with their results.
+        _storage_filesystem: The file system of `path`.
+        rows: All results as dicts.
+        config: The configuration.
+        cost_usd: What the trial has cost.
 
     Attributes:
         metrics: The last result, nested as it was reported.
@@ -63,6 +77,12 @@ class Result:
         return found
 
     @property
+    def log_dir(self) -> Path:
+        """The trial's directory, by its older name."""
+        accept_older("Result.log_dir", "use result.path")
+        return Path(self.path)
+
+    @property
     def filesystem(self) -> Any:  # noqa: ANN401 - neither library has types
         """The file system on which `path` is: pyarrow's where it is installed, else fsspec's."""
         return as_arrow(as_fsspec(self._storage_filesystem))
@@ -80,7 +100,12 @@ class Result:
         return self._frame
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
-        """Returns the best of `best_checkpoints` by any metric; nested ones as `a/b`."""
+        """Return the best of `best_checkpoints` by any metric; nested ones as `a/b`.
+
+        Args:
+            metric: The metric of the checkpoint's result.
+            mode: "min" or "max".
+        """
         check_mode(mode, "Result.get_best_checkpoint")
         if not self.best_checkpoints:
             raise RuntimeError(f"No checkpoint exists in the trial directory {self.path}")
@@ -99,7 +124,12 @@ class Result:
         path: str | os.PathLike[str],
         storage_filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
     ) -> Result:
-        """Reads the directory of a trial; RuntimeError when there is none, or no results in it."""
+        """Read the directory of a trial; RuntimeError when there is none, or no results in it.
+
+        Args:
+            path: The trial's directory.
+            storage_filesystem: A pyarrow or fsspec file system for `path`.
+        """
         place, filesystem = opened_place(os.fspath(path), storage_filesystem)
         folder = TrialFolder(place, filesystem)
         if not folder.exists():

@@ -1,4 +1,4 @@
-"""Defines ResultGrid, the results of an experiment, which `Tuner.fit` returns."""
+"""Define ResultGrid, the results of an experiment, which `Tuner.fit` returns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import check_mode
 from muster.tune.analysis.trial_record import TrialRecord
 from muster.tune.pareto import pareto_front
-from muster.tune.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from muster.tune.result import Result
+
 
 @public
 class ResultGrid:
-    """A ResultGrid holds the results of an experiment, in the order of its trials.
+    """Holds the results of an experiment, in the order of its trials.
+
+    Args:
+        experiment_analysis: The trials.
+        ended_by: What ended the experiment early: a budget, a deadline or Ctrl-C.
 
     Example:
         results = tuner.fit()
@@ -82,16 +87,16 @@ class ResultGrid:
         scope: str = "last",
         filter_nan_and_inf: bool = True,
     ) -> Result:
-        """Returns the result of the best trial; RuntimeError when no trial reported the metric.
+        """Return the result of the best trial; RuntimeError when no trial reported the metric.
 
         As in Ray Tune, a trial that failed after a result counts too. Of equal trials, the first one wins.
 
         Args:
             metric: A flat key; by default that of the TuneConfig.
             mode: "min" or "max"; by default that of the TuneConfig.
-            scope: Which of a trial's values counts: "last", "all" (its best), "avg", "last-5-avg",
+            scope: Which of a trial's values to compare: "last", "all" (its best), "avg", "last-5-avg",
                 "last-10-avg".
-            filter_nan_and_inf: Leave out trials whose value is no finite number.
+            filter_nan_and_inf: Leave out trials whose value is not a finite number.
         """
         analysis = self._experiment_analysis
         if len(analysis.trials) == 1:
@@ -111,7 +116,7 @@ class ResultGrid:
     def get_pareto_front(
         self, metrics: Sequence[str] | None = None, modes: Sequence[str] | None = None
     ) -> list[Result]:
-        """Returns the results that no other beats in all metrics at once, in the order of the trials.
+        """Return the results that no other beats in all metrics at once, in the order of the trials.
 
         Args:
             metrics: Flat keys; a trial's last value counts, and a trial without a finite one is left out. By
@@ -136,9 +141,13 @@ class ResultGrid:
         return [self[place] for place in front]
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:
-        """Returns one line per trial that logged something, with its config; needs pandas.
+        """Return one line per trial that logged something, with its config; needs pandas.
 
         The last result of each; with a metric and a mode, the one where that metric is best.
+
+        Args:
+            filter_metric: Take each trial's best result by this metric, not its last.
+            filter_mode: "min" or "max".
         """
         return self._experiment_analysis.dataframe(filter_metric, filter_mode)
 
@@ -150,7 +159,7 @@ class ResultGrid:
         mode: str | None = None,
         kind: str = "all",
     ) -> str:
-        """Draws learning curves, parallel coordinates and parameter importance; returns the path of the file.
+        """Draw learning curves, parallel coordinates and parameter importance; return the path of the file.
 
         In a notebook, the path as the last value of a cell shows the plot.
 
@@ -198,7 +207,7 @@ class ResultGrid:
         return f"ResultGrid<[\n{indented}\n]>"
 
     def _repr_html_(self) -> str:
-        """Returns the best trials as a table, for notebooks."""
+        """Return the best trials as a table, for notebooks."""
         from muster.tune.reporting.notebook import grid_page
 
         return grid_page(self._experiment_analysis)
@@ -208,6 +217,8 @@ class ResultGrid:
         return [self._result(trial) for trial in self._experiment_analysis.trials]
 
     def _result(self, trial: TrialRecord) -> Result:
+        from muster.tune.result import Result  # the experiment ends before anybody reads a result
+
         return Result(
             metrics=trial.last_result,
             checkpoint=trial.checkpoint,

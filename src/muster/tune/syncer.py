@@ -1,4 +1,4 @@
-"""Provides SyncConfig at Ray's import path."""
+"""Provide SyncConfig at Ray's import path."""
 
 from __future__ import annotations
 

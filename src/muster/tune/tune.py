@@ -1,4 +1,4 @@
-"""Runs an experiment in one call, as scripts older than the Tuner do.
+"""Run an experiment in one call, as scripts older than the Tuner do.
 
 The arguments become an Experiment, a TuneConfig and a RunConfig, and `launch` does the rest.
 (The module is not called `run`, because importing it would then hide the function `tune.run`.)
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from datetime import timedelta
@@ -16,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.untrusted import error_text, ray_object_hint, type_text
 from muster.errors import RestoreError, TuneError, public
+from muster.session.older import accept_older
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
 from muster.tune.execution.restore import read_spec, resume_rules
 from muster.tune.experiment import Experiment
-from muster.tune.experiment.experiment import as_experiments
+from muster.tune.experiment.experiment import OLDER_POLICY, as_experiments, with_older_policy
+from muster.tune.older import accept_chdir, accept_run_arguments
 from muster.tune.tune_config import ResumeConfig, TuneConfig, goal_of
 
 if TYPE_CHECKING:
@@ -71,14 +72,59 @@ def run(  # noqa: PLR0913 - Ray's signature
     checkpoint_at_end: bool = False,
     chdir_to_trial_dir: bool | str = DEPRECATED,
     local_dir: str | None = None,
+    **older: Any,  # noqa: ANN401 - arguments of older versions of Ray
 ) -> ExperimentAnalysis:
-    """Runs an experiment to its end. The arguments mean what they mean in TuneConfig and RunConfig.
+    """Run an experiment to its end.
 
-    TuneError when trials failed, unless `raise_on_failed_trial` is False. The values of an
-    Experiment (space, stop, ...) take precedence over the arguments. Several Experiments run one after
-    another, each with a copy of the searcher and the scheduler; the analysis has the trials of all of them.
+    The values of an Experiment (space, stop, ...) take precedence over the arguments. Several Experiments run
+    one after another, each with a copy of the searcher and the scheduler; the analysis has all their trials.
+
+    Args:
+        run_or_experiment: The trainable: a function, a class or a registered name; or Experiments.
+        name: The experiment's name, as in RunConfig.
+        metric: The metric to optimize, as in TuneConfig.
+        mode: "min" or "max".
+        stop: When trials end, as in RunConfig.
+        time_budget_s: Seconds for the whole experiment, as in TuneConfig.
+        config: The search space.
+        resources_per_trial: What each trial reserves, as in `with_resources`.
+        num_samples: How many trials, as in TuneConfig.
+        storage_path: Where results are stored, as in RunConfig.
+        storage_filesystem: The file system of `storage_path`.
+        search_alg: Suggests configurations, as in TuneConfig.
+        scheduler: Stops and pauses trials, as in TuneConfig.
+        checkpoint_config: When checkpoints are saved and which are kept.
+        verbose: How much is printed, as in RunConfig.
+        progress_reporter: Prints the progress.
+        log_to_file: Whether trials' output goes to files.
+        trial_name_creator: Returns the name of a trial.
+        trial_dirname_creator: Returns the directory name of a trial.
+        sync_config: How files are copied to `storage_path`.
+        export_formats: What `export_model` writes at the end of a trial.
+        max_failures: How often a failed trial is retried, as in FailureConfig.
+        fail_fast: Whether the first failed trial stops the experiment.
+        restore: A checkpoint that every trial starts from.
+        resume: Whether to resume: True, "AUTO" or one of Ray's words.
+        resume_config: Which trials a resumed experiment continues or restarts.
+        reuse_actors: Whether trials share processes.
+        raise_on_failed_trial: Whether a failed trial is an error.
+        callbacks: Called with every event of the experiment.
+        max_concurrent_trials: How many trials run at a time.
+        keep_checkpoints_num: Older form of `checkpoint_config`.
+        checkpoint_score_attr: Older form of `checkpoint_config`.
+        checkpoint_freq: Older form of `checkpoint_config`.
+        checkpoint_at_end: Older form of `checkpoint_config`.
+        chdir_to_trial_dir: Removed by Ray; use the variable it names.
+        local_dir: Older form of `storage_path`.
+
+    Returns:
+        The trials and their results.
+
+    Raises:
+        TuneError: A trial failed, and `raise_on_failed_trial` is True.
     """
     arguments = dict(locals())
+    _accept_older_arguments(arguments)
     if isinstance(run_or_experiment, list | tuple) and run_or_experiment:
         return _run_each(as_experiments(run_or_experiment), arguments)
     experiment = _experiment(arguments)
@@ -88,8 +134,17 @@ def run(  # noqa: PLR0913 - Ray's signature
     return analysis
 
 
+def _accept_older_arguments(arguments: dict[str, Any]) -> None:
+    upload_dir, callbacks = accept_run_arguments(arguments.pop("older"))
+    arguments["storage_path"] = arguments["storage_path"] or upload_dir
+    arguments["callbacks"] = [*(arguments["callbacks"] or ()), *callbacks] or None
+    if arguments["local_dir"] is not None:
+        accept_older("tune.run(local_dir=...)", "use storage_path")
+        arguments["storage_path"] = arguments["storage_path"] or arguments["local_dir"]
+
+
 def _run_each(experiments: Sequence[Experiment], arguments: Mapping[str, Any]) -> ExperimentAnalysis:
-    """Runs experiments one after another; returns the analysis of the first, with the trials of all."""
+    """Run experiments one after another; returns the analysis of the first, with the trials of all."""
     launched: list[ExperimentOutcome] = []
     found: list[ExperimentAnalysis] = []
     for experiment in experiments:
@@ -119,10 +174,27 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     concurrent: bool = True,
     callbacks: Sequence[Any] | None = None,
 ) -> list[Trial]:
-    """Runs several experiments, each with a copy of the scheduler; returns all their trials.
+    """Run several experiments, each with a copy of the scheduler; return all their trials.
 
-    They run one after another, each with all the resources. `concurrent` decides only what a failed trial
-    means: False: the experiments after it are not started; True: the error is raised when all have ended.
+    They run one after another, each with all the resources.
+
+    Args:
+        experiments: The experiments, or their specs by name.
+        scheduler: The scheduler; each experiment gets a copy.
+        verbose: How much is printed, as in RunConfig.
+        progress_reporter: Prints the progress.
+        resume: Whether to resume: True, "AUTO" or one of Ray's words.
+        resume_config: Which trials a resumed experiment continues or restarts.
+        reuse_actors: Whether trials share processes.
+        raise_on_failed_trial: Whether a failed trial is an error.
+        concurrent: False: experiments after a failed one do not start. True: the error comes after the last.
+        callbacks: Called with every event of every experiment.
+
+    Returns:
+        The trials of all experiments.
+
+    Raises:
+        TuneError: A trial failed, and `raise_on_failed_trial` is True.
     """
     arguments = dict(locals())
     trials: list[Trial] = []
@@ -139,7 +211,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
 
 
 def _experiment(arguments: Mapping[str, Any]) -> Experiment:
-    """Returns what to run, from the arguments of run()."""
+    """Return what to run, from the arguments of run()."""
     given = arguments["run_or_experiment"]
     if isinstance(given, Experiment):
         return given
@@ -161,52 +233,30 @@ def _experiment(arguments: Mapping[str, Any]) -> Experiment:
 
 
 def _check(arguments: Mapping[str, Any]) -> None:
-    if arguments["local_dir"] is not None:
-        raise DeprecationWarning("tune.run(local_dir=...) does not exist any more: use storage_path")
     if arguments["chdir_to_trial_dir"] != DEPRECATED:
-        raise DeprecationWarning(
-            "tune.run(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
-            "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
-        )
-    limit = arguments["max_concurrent_trials"]
-    if limit is not None and limit < 0:
+        accept_chdir(arguments["chdir_to_trial_dir"], "tune.run")
+    if (limit := arguments["max_concurrent_trials"]) is not None and limit < 0:
         raise ValueError(f"tune.run(max_concurrent_trials={limit}): must be at least 1, or None for no limit")
 
 
 def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
-    """Returns the config with the arguments of the old form added."""
+    """Return the config with the arguments of the old form added."""
     given = arguments["checkpoint_config"]
     config = CheckpointConfig() if given is None else copy(given)
     if not isinstance(config, CheckpointConfig):
         fault = ray_object_hint(config) or f"must be a CheckpointConfig, not {type_text(config)}"
         raise ValueError(f"tune.run(checkpoint_config=...): {fault}")
-    score = arguments["checkpoint_score_attr"]
-    old = {
-        "keep_checkpoints_num": ("num_to_keep", arguments["keep_checkpoints_num"]),
-        "checkpoint_score_attr": ("checkpoint_score_attribute", (score or "").removeprefix("min-")),
-        "checkpoint_freq": ("checkpoint_frequency", arguments["checkpoint_freq"]),
-        "checkpoint_at_end": ("checkpoint_at_end", arguments["checkpoint_at_end"]),
-    }
-    for argument, (attribute, value) in old.items():
-        if value:
-            warnings.warn(
-                f"tune.run({argument}=...) is deprecated: use CheckpointConfig({attribute}=...)",
-                DeprecationWarning,
-                stacklevel=5,
-            )
-            setattr(config, attribute, value)
-    if score:
-        config.checkpoint_score_order = "min" if score.startswith("min-") else "max"
-    config.__post_init__()  # the values that came in are checked too
-    return config
+    return with_older_policy(config, {name: arguments[name] for name in OLDER_POLICY}, "tune.run")
 
 
 def _launched(experiment: Experiment, arguments: Mapping[str, Any]) -> ExperimentOutcome:
-    """Runs one experiment; `arguments` are the arguments of run() or run_experiments()."""
+    """Run one experiment; `arguments` are the arguments of run() or run_experiments()."""
     from muster.tune.execution.launch import ExperimentSpec, launch
     from muster.tune.trainable.function_trainable import packed
+    from muster.tune.trainable.util import with_export
 
-    trainable = _exporting(experiment, arguments["reuse_actors"])
+    trainable, formats = experiment.trainable, experiment.export_formats
+    trainable = with_export(trainable, formats) if formats else trainable
     asked = ExperimentSpec(
         trainable=trainable,
         trainable_name=experiment.run_identifier,
@@ -231,7 +281,7 @@ def _launched(experiment: Experiment, arguments: Mapping[str, Any]) -> Experimen
 
 
 def _keep_saved_settings(asked: ExperimentSpec) -> None:
-    """A resumed run goes on with the checkpoint settings it was started with, unless it is given others."""
+    """A resumed run continues with the checkpoint settings it was started with, unless it is given others."""
     # An Experiment sets `checkpoint_at_end` to False where nothing was given.
     if asked.run.checkpoint_config not in (
         None,
@@ -245,44 +295,21 @@ def _keep_saved_settings(asked: ExperimentSpec) -> None:
         logger.info("%s: its saved settings cannot be read, so those of this call count", asked.place.address)
 
 
-def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - function or class
-    """Returns the trainable, made to export its model when that is requested."""
-    from muster.tune.trainable.util import with_export
-
-    if not experiment.export_formats:
-        return experiment.trainable
-    if reuses:
-        raise TuneError(
-            "export_formats and reuse_actors exclude each other: a trial that hands its process on to the "
-            "next one cannot export its model at its end. Leave one of them out"
-        )
-    return with_export(experiment.trainable, experiment.export_formats)
-
-
 def _overrides(experiment: Experiment) -> dict[str, Any]:
-    """Returns what only run() can set for its trials."""
-    found: dict[str, Any] = {}
-    if experiment.resources_per_trial is not None:
-        found["resources_per_trial"] = experiment.resources_per_trial
-    if experiment.restore is not None:
-        found["restore_path"] = experiment.restore
-    if experiment.export_formats:
-        found["export_formats"] = tuple(experiment.export_formats)
-    return found
+    """Return what only run() can set for its trials."""
+    found = {"resources_per_trial": experiment.resources_per_trial, "restore_path": experiment.restore}
+    found["export_formats"] = tuple(experiment.export_formats or ()) or None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _tune_config(experiment: Experiment, arguments: Mapping[str, Any]) -> TuneConfig:
+    asked = ("mode", "metric", "search_alg", "scheduler", "max_concurrent_trials")
+    given: dict[str, Any] = {name: arguments.get(name) for name in asked}
+    own = ("num_samples", "time_budget_s", "trial_name_creator", "trial_dirname_creator")
     return TuneConfig(
-        mode=arguments.get("mode"),
-        metric=arguments.get("metric"),
-        search_alg=arguments.get("search_alg"),
-        scheduler=arguments["scheduler"],
-        num_samples=experiment.num_samples,
-        max_concurrent_trials=arguments.get("max_concurrent_trials"),
-        time_budget_s=experiment.time_budget_s,
-        reuse_actors=arguments["reuse_actors"],
-        trial_name_creator=experiment.trial_name_creator,
-        trial_dirname_creator=experiment.trial_dirname_creator,
+        reuse_actors=arguments["reuse_actors"] and not experiment.export_formats,  # its own end exports
+        **given,
+        **{name: getattr(experiment, name) for name in own},
     )
 
 
@@ -293,35 +320,33 @@ def _run_config(experiment: Experiment, arguments: Mapping[str, Any]) -> RunConf
 
     dated = dated_name(experiment.run_identifier, SystemClock().now(), environment())
     fail_fast = arguments.get("fail_fast", False)
+    own = ("storage_path", "storage_filesystem", "checkpoint_config", "sync_config", "stop", "log_to_file")
     return RunConfig(
         name=experiment.name or dated,
-        storage_path=experiment.storage_path,
-        storage_filesystem=experiment.storage_filesystem,
         failure_config=FailureConfig(max_failures=experiment.max_failures, fail_fast=fail_fast),
-        checkpoint_config=experiment.checkpoint_config,
-        sync_config=experiment.sync_config,
         verbose=VERBOSE if arguments["verbose"] is None else arguments["verbose"],
-        stop=experiment.stop,
         callbacks=arguments["callbacks"],
         progress_reporter=arguments["progress_reporter"],
-        log_to_file=experiment.log_to_file,
+        **{name: getattr(experiment, name) for name in own},
     )
 
 
 def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
-    """Returns the trials that did not end well; those of an interrupted run have not ended at all."""
+    """Return the trials that did not end well; those of an interrupted run have not ended at all."""
     if launched.is_interrupted:
         return []
     return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]
 
 
 def not_completed(failed: list[Trial]) -> TuneError:
-    """Returns an error with the trials, as in Ray, and in its text why the first of them failed."""
+    """Return an error with the trials, as in Ray, and in its text why the first of them failed."""
+    from muster.tune.reporting.tally import error_line
+
     file = failed[0].error_file
     why = ""
     if file is not None and os.path.isfile(file):
         with open(file, encoding="utf-8", errors="replace") as stream:
-            why = f" with {stream.read().strip().rpartition(chr(10))[2]}; see {file}"
+            why = f" with {error_line(stream.read().rpartition('Failure # ')[2])}; see {file}"
     return TuneError(f"Trials did not complete: {len(failed)} failed, first {failed[0]}{why}", failed)
 
 

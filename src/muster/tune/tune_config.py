@@ -1,4 +1,4 @@
-"""Defines TuneConfig and ResumeConfig, checked when they are made; fields and defaults are Ray Tune's."""
+"""Define TuneConfig and ResumeConfig, checked when they are made; fields and defaults are Ray Tune's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from muster.base.clock import SystemClock
 from muster.errors import public
 from muster.trials.metrics import number_of
+from muster.tune import older
 from muster.tune.config import DEPRECATED, BriefRepr, dollars, is_int, seconds
 
 __all__ = ["ResumeConfig", "TuneConfig"]
@@ -25,14 +26,14 @@ MOST_S = 10 * YEAR_S  # until a deadline
 @public
 @dataclass(repr=False)
 class TuneConfig(BriefRepr):
-    """A TuneConfig defines what to optimise and how to search.
+    """Defines what to optimize and how to search.
 
     Args:
         mode: "min" or "max"; for several metrics a list with one for each. "obs": observed only.
-        metric: The result key to optimise, or a list of several; nested ones as `a/b`.
+        metric: The result key to optimize, or a list of several; nested ones as `a/b`.
         search_alg: A Searcher or SearchAlgorithm, or its name; None: grid and random search.
         scheduler: A TrialScheduler, or its name; None: first in, first out.
-        num_samples: How often the space is sampled; -1: until something else ends the experiment.
+        num_samples: Number of samples of the space; -1: no limit.
         max_concurrent_trials: At most so many trials at once; None or 0: as many as fit.
         time_budget_s: Seconds, or a timedelta, after which no trial continues.
         reuse_actors: Let a process run one trial after another instead of one trial only.
@@ -68,10 +69,7 @@ class TuneConfig(BriefRepr):
 
     def __post_init__(self) -> None:
         if self.chdir_to_trial_dir != DEPRECATED:
-            raise DeprecationWarning(
-                "TuneConfig(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
-                "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
-            )
+            older.accept_chdir(self.chdir_to_trial_dir, "TuneConfig")
         self._check_mode()
         if not is_int(self.num_samples) or self.num_samples < -1 or self.num_samples == 0:
             raise ValueError(
@@ -82,7 +80,8 @@ class TuneConfig(BriefRepr):
             raise ValueError(
                 f"TuneConfig(max_concurrent_trials={limit!r}): must be a whole number; None or 0: no limit"
             )
-        seconds(self.time_budget_s, "TuneConfig(time_budget_s=...)")
+        if (seconds(self.time_budget_s, "TuneConfig(time_budget_s=...)") or 0.0) < 0:
+            raise ValueError(f"TuneConfig(time_budget_s={self.time_budget_s!r}): must be more than 0")
         self.cost_budget = checked_budget(self.cost_budget, "TuneConfig")
         self.deadline = checked_deadline(self.deadline, "TuneConfig")
         self._check_plugins()
@@ -98,16 +97,13 @@ class TuneConfig(BriefRepr):
             raise ValueError(f"{where}: one of them must be 'min' or 'max'")
         if several and isinstance(self.metric, list | tuple) and len(self.metric) != len(modes):
             raise ValueError(f"{where}: {len(self.metric)} metrics need as many modes, not {len(modes)}")
-        for name, bound in (self.constraints or {}).items():
-            if number_of(bound) is None or math.isnan(bound):
-                raise ValueError(f"TuneConfig(constraints={{{name!r}: {bound!r}}}): must be a number")
+        checked_constraints(self.constraints, "TuneConfig")
 
     def _check_plugins(self) -> None:
         for name, given in (("search_alg", self.search_alg), ("scheduler", self.scheduler)):
             if isinstance(given, type):
                 kind = given.__name__
                 raise ValueError(f"TuneConfig({name}={kind}): is a class; pass an object of it, {kind}(...)")
-
         for name in ("trial_name_creator", "trial_dirname_creator"):
             given = getattr(self, name)
             if given is not None and not callable(given):
@@ -118,7 +114,7 @@ class TuneConfig(BriefRepr):
 
 
 def goal_of(metric: object, mode: object, search_alg: object) -> tuple[Any, Any]:
-    """Returns metric and mode, or those of a searcher that was given several objectives instead."""
+    """Return metric and mode, or those of a searcher that was given several objectives instead."""
     theirs = getattr(search_alg, "metric", None)
     if not metric and isinstance(theirs, list | tuple):
         return theirs, getattr(getattr(search_alg, "searcher", search_alg), "mode", None)
@@ -126,21 +122,29 @@ def goal_of(metric: object, mode: object, search_alg: object) -> tuple[Any, Any]
 
 
 def analysis_defaults(tune: TuneConfig, search_alg: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Returns what an ExperimentAnalysis compares trials by."""
+    """Return what an ExperimentAnalysis compares trials by."""
     metric, mode = goal_of(tune.metric, tune.mode, search_alg)
     constraints = constraints_of(tune.constraints, search_alg)
     return {"default_metric": metric, "default_mode": mode, "constraints": constraints}
 
 
 def constraints_of(given: Mapping[str, float] | None, search_alg: Any) -> dict[str, float]:  # noqa: ANN401
-    """Returns the constraints of a TuneConfig, else those that its searcher was made with."""
+    """Return the constraints of a TuneConfig, else those that its searcher was made with."""
     while (inner := getattr(search_alg, "searcher", None)) is not None:
         search_alg = inner
     return dict(given or getattr(search_alg, "_constraints", None) or {})
 
 
+def checked_constraints(given: Mapping[str, float] | None, where: str) -> dict[str, float]:
+    """Return the bounds; ValueError when one is not a number."""
+    for name, bound in (given or {}).items():
+        if number_of(bound) is None or math.isnan(bound):
+            raise ValueError(f"{where}(constraints={{{name!r}: {bound!r}}}): must be a number")
+    return {name: float(bound) for name, bound in (given or {}).items()}
+
+
 def checked_budget(given: float | None, where: str) -> float | None:
-    """Returns a budget; ValueError when it is no amount of money above 0."""
+    """Return a budget; ValueError when it is not an amount of money above 0."""
     amount = dollars(given, f"{where}(cost_budget={given!r})")
     if amount is not None and not amount > 0:
         raise ValueError(f"{where}(cost_budget={given!r}): must be more than $0")
@@ -148,7 +152,7 @@ def checked_budget(given: float | None, where: str) -> float | None:
 
 
 def checked_deadline(given: datetime | timedelta | float | None, where: str) -> datetime | None:
-    """Returns the moment that is meant, with a zone; ValueError when it has none or is over."""
+    """Return the moment that is meant, with a zone; ValueError when it has none or is over."""
     if given is None:
         return None
     now = SystemClock().now()
@@ -168,7 +172,7 @@ def checked_deadline(given: datetime | timedelta | float | None, where: str) -> 
 
 
 def _from_now(given: timedelta | float, where: str) -> float:
-    """Returns the seconds until a deadline that is no moment; so many years are a moment by mistake."""
+    """Return the seconds until a deadline that is not a moment; so many years are a moment by mistake."""
     said = f"{where}(deadline={given!r})"
     if isinstance(given, bool) or not isinstance(given, timedelta | Real):
         raise ValueError(f"{said}: must be a datetime with its zone, a timedelta, or seconds from now")
@@ -184,7 +188,7 @@ def _from_now(given: timedelta | float, where: str) -> float:
 @public
 @dataclass(repr=False)
 class ResumeConfig(BriefRepr):
-    """A ResumeConfig defines what a restored experiment does with its trials, by how they ended.
+    """Defines what a restored experiment does with its trials, by how they ended.
 
     Example:
         >>> ResumeConfig(errored=ResumeConfig.ResumeType.RESTART)
@@ -192,7 +196,7 @@ class ResumeConfig(BriefRepr):
     """
 
     class ResumeType(Enum):
-        """A ResumeType is what is done with trials of one kind."""
+        """What is done with trials of one kind."""
 
         RESUME = "resume"  # continue from the newest checkpoint
         RESTART = "restart"  # start again

@@ -1,4 +1,4 @@
-"""Runs an experiment, and resumes one that was interrupted."""
+"""Run an experiment, and resumes one that was interrupted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.sim.quote.quote import Quote
     from muster.tune.ask_tell import AskedTrial, AskTell
-    from muster.tune.execution.launch import ExperimentOutcome
 
 _Part = TypeVar("_Part", TuneConfig, RunConfig)
 
@@ -58,12 +58,12 @@ class _OnClassOnly:
 
 @public
 class Tuner:
-    """A Tuner searches the best configuration of a trainable.
+    """Searches the best configuration of a trainable.
 
     Args:
         trainable: A function of a config, a Trainable class, or a registered name.
         param_space: The search space: values, domains and grids, nested to any depth.
-        tune_config: What to optimise and how to search.
+        tune_config: What to optimize and how to search.
         run_config: Where to write, when to stop, what to keep.
 
     Example:
@@ -78,6 +78,7 @@ class Tuner:
         param_space: Mapping[str, Any] | None = None,
         tune_config: TuneConfig | None = None,
         run_config: RunConfig | None = None,
+        _tuner_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         from muster.base.clock import SystemClock
         from muster.host.machine import environment
@@ -92,6 +93,7 @@ class Tuner:
         name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
         code = b"" if trainable is None else packed(resolved)
         tune = _checked_part("tune_config", tune_config, TuneConfig) or TuneConfig()
+        tune = replace(tune, **_tuner_kwargs) if _tuner_kwargs else tune
         _checked_part("run_config", run_config, RunConfig)
         run = copy(run_config) if run_config is not None else RunConfig()
         run.name = run.name or dated_name(name, SystemClock().now(), environment())
@@ -104,22 +106,24 @@ class Tuner:
             self._keep()
 
     def _keep(self) -> None:
-        """Writes what a restore needs into a new local directory; `fit()` does too, and reports problems."""
+        """Write what a restore needs into a new local directory; `fit()` does too, and reports problems."""
         with suppress(MusterError, OSError):
             spec = self._asked()
             place = spec.place
             if place.is_remote or can_restore(place.directory):
                 return
             place.directory.mkdir(parents=True, exist_ok=True)
-            keep_parameters(spec.code, place, spec.clock)  # first: what can be restored has them
+            keep_parameters(spec.references, place, spec.clock)  # first: what can be restored has them
             write_spec(spec)
 
     def fit(self) -> ResultGrid:
-        """Runs the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
-        from muster.tune.execution.launch import launch
+        """Run the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
+        from muster.tune.execution.launch import begun_in_chain, launch
 
-        launched = launch(self._asked())
-        self._grid = self._results(launched)
+        spec = self._asked()
+        begun = begun_in_chain(spec)
+        launched = launch(spec if begun is None else Tuner.restore(begun, spec.trainable)._asked())
+        self._grid = ResultGrid(launched.analysis(**self._defaults()), launched.state.ended_by)
         failure = self._spec.run.failure_config
         if failure is not None and failure.raises_first and self._grid.num_errors:
             error = self._grid.errors[0]
@@ -132,7 +136,7 @@ class Tuner:
         return self._grid
 
     def _asked(self) -> ExperimentSpec:
-        """Returns the spec; TuneError when there is no trainable to run."""
+        """Return the spec; TuneError when there is no trainable to run."""
         if self._spec.trainable is None:
             raise TuneError(
                 "Tuner(None): did you call it? Pass the function itself, Tuner(train), not Tuner(train())",
@@ -152,7 +156,7 @@ class Tuner:
         history: str | os.PathLike[str] | None = None,
         like: str | os.PathLike[str] | None = None,
     ) -> Quote:
-        """Returns what `fit()` will cost on a cluster, and how long it will take, before it is run.
+        """Return what `fit()` will cost on a cluster, and how long it will take, before it is run.
 
         Args:
             cluster: A cluster file with the prices of its node types.
@@ -161,8 +165,8 @@ class Tuner:
             starts: How often each variant is simulated.
             boot_s: The seconds from a new machine to its node; None: 90 s, and 60 s to set it up.
             start_s: The seconds from a trial's place on a node to its first step; None: 5 s.
-            history: The directory `history` of a cluster like this one: its machines took so long.
-            like: The directory of an experiment that ran there: its trials took so long to start.
+            history: The directory `history` of a cluster like this one: for boot times.
+            like: The directory of an experiment that ran there: for start times of trials.
 
         The answer has a line for the experiment as it is and for changes that cost or take less:
         `print(tuner.quote("cluster.yaml"))`, or `muster estimate` for a table and a picture.
@@ -183,7 +187,7 @@ class Tuner:
         return quote(asked, spec, minutes=minutes, step_s=step_s, assumed=assumed)
 
     def ask(self) -> AskedTrial | None:
-        """Returns the next trial to run in a loop of the user; None: not now, or the end.
+        """Return the next trial to run in a loop of the user; None: not now, or the end.
 
         None before the end means that results must be reported first. See `AskTell.ask`.
         """
@@ -198,9 +202,16 @@ class Tuner:
         checkpoint: Checkpoint | None = None,
         error: BaseException | None = None,
     ) -> str:
-        """Reports a result of a trial that `ask` returned; returns "CONTINUE", "PAUSE" or "STOP".
+        """Report a result of a trial that `ask` returned; returns "CONTINUE", "PAUSE" or "STOP".
 
         See `AskTell.tell`.
+
+        Args:
+            trial: What `ask` returned, or its id.
+            metrics: The result.
+            done: Whether the trial is complete.
+            checkpoint: A checkpoint of this result.
+            error: The exception that ended the trial.
         """
         return self._asking().tell(trial, metrics, done=done, checkpoint=checkpoint, error=error)
 
@@ -219,7 +230,7 @@ class Tuner:
         return self._by_hand
 
     def get_results(self) -> ResultGrid:
-        """Returns the results of the last fit, of the reports so far, or of the restored experiment."""
+        """Return the results of the last fit, of the reports so far, or of the restored experiment."""
         if self._by_hand is not None:
             return self._by_hand.results()
         if self._grid is None and self._spec.resume is not None:
@@ -247,7 +258,7 @@ class Tuner:
         cost_budget: float | None = None,
         deadline: datetime | timedelta | float | None = None,
     ) -> Tuner:
-        """Returns a Tuner that resumes the experiment in `path`.
+        """Return a Tuner that resumes the experiment in `path`.
 
         Args:
             path: The experiment's directory, here or at a URL; it may have been moved.
@@ -275,14 +286,16 @@ class Tuner:
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:  # noqa: ANN401
-        """Returns whether `path` is the directory of an experiment."""
+        """Return whether `path` is the directory of an experiment.
+
+        Args:
+            path: The directory of an experiment.
+            storage_filesystem: A pyarrow or fsspec file system for `path`.
+        """
         return can_restore(path, storage_filesystem)
 
     def _defaults(self) -> dict[str, Any]:
         return analysis_defaults(self._spec.tune, self._spec.tune.search_alg)
-
-    def _results(self, launched: ExperimentOutcome) -> ResultGrid:
-        return ResultGrid(launched.analysis(**self._defaults()), launched.state.ended_by)
 
 
 def _restored(
@@ -322,7 +335,7 @@ def _checked_part(name: str, given: _Part | None, kind: type[_Part]) -> _Part | 
 
 
 def _as_space(given: Any) -> dict[str, Any]:  # noqa: ANN401 - checked here
-    """Returns a dict, also from an object that can be converted to one."""
+    """Return a dict, also from an object that can be converted to one."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) and callable(getattr(given, "to_dict", None)):

@@ -1,1 +1,1 @@
-"""Integrates trackers (`mlflow`, `wandb`, `comet`) and `keras`; each needs the package it is named after."""
+"""Integrate trackers (`mlflow`, `wandb`, `comet`) and `keras`; each needs the package it is named after."""

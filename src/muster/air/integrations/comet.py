@@ -1,4 +1,4 @@
-"""Exports what logs to Comet at Ray's other import path."""
+"""Export what logs to Comet at Ray's other import path."""
 
 from __future__ import annotations
 

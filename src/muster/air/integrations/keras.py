@@ -1,4 +1,4 @@
-"""Exports the Keras callback of `muster.tune.integration.keras` under Ray's older name."""
+"""Export the Keras callback of `muster.tune.integration.keras` under Ray's older name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports what logs to Weights & Biases at Ray's other import path."""
+"""Export what logs to Weights & Biases at Ray's other import path."""
 
 from __future__ import annotations
 

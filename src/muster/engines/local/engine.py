@@ -24,7 +24,7 @@ GPU = "GPU"
 
 
 class ResourcePool:
-    """A ResourcePool holds the free amounts of every resource, and of every single GPU."""
+    """Holds the free amounts of every resource, and of every single GPU."""
 
     def __init__(self, capacity: Mapping[str, float], gpu_ids: Sequence[str] = ()) -> None:
         self.capacity = Resources.of(capacity)
@@ -37,7 +37,7 @@ class ResourcePool:
         return dict(self._free)
 
     def why_never(self, request: PlacementGroupFactory) -> str | None:
-        """Returns why this request can never start here; None when it can, once enough is free."""
+        """Return why this request can never start here; None when it can, once enough is free."""
         if request.strategy == "STRICT_SPREAD" and len(request.bundles) > 1:
             return f"STRICT_SPREAD wants {len(request.bundles)} machines; this engine has one"
         units, gpus = units_of(request), _gpus_of(request)
@@ -51,7 +51,7 @@ class ResourcePool:
         return f"requested {wanted}; this machine offers {there}"
 
     def take(self, request: PlacementGroupFactory, prefer: Sequence[str] = ()) -> Grant | None:
-        """Reserves the whole request, or nothing; GPUs in `prefer` come first."""
+        """Reserve the whole request, or nothing; GPUs in `prefer` come first."""
         units, gpus = units_of(request), _gpus_of(request)
         free = self._free
         for name, amount in units.items():
@@ -75,12 +75,12 @@ class ResourcePool:
 
 
 def _gpus_of(request: PlacementGroupFactory) -> list[int]:
-    """Returns the GPU units of each bundle that takes any."""
+    """Return the GPU units of each bundle that takes any."""
     return [to_units(GPU, bundle[GPU]) for bundle in request.bundles if bundle.get(GPU)]
 
 
 def _place(amounts: Sequence[int], free: dict[str, int]) -> dict[str, int] | None:
-    """Returns units per GPU id: whole ones on empty GPUs, a fraction on the fullest that holds it."""
+    """Return units per GPU id: whole ones on empty GPUs, a fraction on the fullest that holds it."""
     left = dict(free)
     given: dict[str, int] = {}
     for amount in sorted(amounts, reverse=True):
@@ -106,7 +106,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 class LocalEngine(ProcessEngine):
-    """A LocalEngine runs trials in processes of this machine.
+    """Runs trials in processes of this machine.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
     """
@@ -122,7 +122,7 @@ class LocalEngine(ProcessEngine):
         warm: bool = True,
         options: LocalOptions = _DEFAULTS,
     ) -> None:
-        """Takes cloudpickled functions or classes by name; `capacity` overrides what is found."""
+        """Take cloudpickled functions or classes by name; `capacity` overrides what is found."""
         super().__init__(clock, options)
         found = {**machine.detected_capacity(), **(capacity or {})}
         self._resources = ResourcePool(found, machine.gpu_ids())
@@ -147,7 +147,7 @@ class LocalEngine(ProcessEngine):
         return EngineTraits(has_prices=self._price_per_hour is not None)
 
     def register(self, name: str, trainable: bytes) -> None:
-        """Makes a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
+        """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
         self._pool.register(name, trainable)
 
     # Starting
@@ -162,7 +162,7 @@ class LocalEngine(ProcessEngine):
             self._start_waiting()
 
     def _try_start(self, run: TrialRun) -> bool:
-        """Gives a trial resources and a process; returns False when it must wait."""
+        """Give a trial resources and a process; returns False when it must wait."""
         command = run.command
         idle = self._pool.find_idle(command) if command.may_reuse else None
         if not self._pool.has_process_for(idle):
@@ -186,7 +186,7 @@ class LocalEngine(ProcessEngine):
         return True
 
     def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:
-        """Returns what differs between trials; a limit on threads follows the CPUs of the trial."""
+        """Return what differs between trials; a limit on threads follows the CPUs of the trial."""
         env = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {}
         if self._threads is not None:
             threads = str(max(1, int(run.command.resources.head_cpus)))
@@ -205,6 +205,6 @@ class LocalEngine(ProcessEngine):
         self._pool.check_fork_server(now)
 
     def _on_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None:
-        """Handles the end of a worker process; `status` is None when it was not seen (called by the pool)."""
+        """Handle the end of a worker process; `status` is None when it was not seen (called by the pool)."""
         self._ended(worker, lambda: self._exits.failure_of_status(status, note))
         self._start_waiting()  # its files are closed now

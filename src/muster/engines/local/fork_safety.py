@@ -1,4 +1,4 @@
-"""Finds out whether forking is safe here, and sets right what a forked process must not share."""
+"""Find out whether forking is safe here, and sets right what a forked process must not share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOOKS, _LOOK_S = 20, 0.01  # on a busy machine, threads that have little to do 
 
 
 def why_not_fork() -> str:
-    """Returns what makes a fork unsafe here (Linux): a thread and its origin, or a GPU; "" if it is safe."""
+    """Return what makes a fork unsafe here (Linux): a thread and its origin, or a GPU; "" if it is safe."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             origin = getattr(getattr(thread, "_target", None), "__module__", None) or type(thread).__module__
@@ -40,7 +40,7 @@ def why_not_fork() -> str:
 
 
 def _why_unsafe(thread_id: str) -> str:
-    """Returns the name and library of a native thread, or "" if a fork is known to be safe under it."""
+    """Return the name and library of a native thread, or "" if a fork is known to be safe under it."""
     if int(thread_id) == os.getpid():
         return ""
     name = library = ""
@@ -55,7 +55,7 @@ def _why_unsafe(thread_id: str) -> str:
 
 
 def _library_of(thread_id: str) -> str:
-    """Returns the library in whose code a thread waits: the first on its stack that is not a runtime's."""
+    """Return the library in whose code a thread waits: the first on its stack that is not a runtime's."""
     maps = [line.split(None, 5) for line in _text("/proc/self/maps").splitlines()]
     code = [(*line[0].split("-"), line[5]) for line in maps if "x" in line[1] and len(line) > 5]
     places = [(int(start, 16), int(end, 16), os.path.basename(path)) for start, end, path in code]
@@ -67,7 +67,7 @@ def _library_of(thread_id: str) -> str:
 
 
 def _stack_of(thread_id: str) -> int:
-    """Returns where the stack of a thread ends; one that runs shows that only once it waits again."""
+    """Return where the stack of a thread ends; one that runs shows that only once it waits again."""
     for _ in range(_LOOKS):
         if (words := _text(f"{_THREADS}/{thread_id}/syscall").split()) != ["running"]:
             break
@@ -81,7 +81,7 @@ def _text(path: str) -> str:
 
 
 def _has_opened_gpu() -> bool:
-    """Returns whether a GPU device is open: CUDA and ROCm cannot be used after a fork then."""
+    """Return whether a GPU device is open: CUDA and ROCm cannot be used after a fork then."""
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
@@ -93,7 +93,7 @@ def _has_opened_gpu() -> bool:
 
 
 def be_killed_first() -> None:
-    """Makes the kernel choose this process and its children, not the driver, when memory runs out."""
+    """Make the kernel choose this process and its children, not the driver, when memory runs out."""
     try:
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as stream:
             stream.write(b"500")
@@ -102,12 +102,12 @@ def be_killed_first() -> None:
 
 
 def needs_fresh_randomness() -> bool:
-    """Returns whether forks of this process have to call `fresh_randomness`."""
+    """Return whether forks of this process have to call `fresh_randomness`."""
     return "numpy.random" in sys.modules
 
 
 def fresh_randomness() -> None:
-    """Gives numpy's global generator its own seed in each process, unless user code had seeded it.
+    """Give numpy's global generator its own seed in each process, unless user code had seeded it.
 
     Python's `random` does so by itself after a fork; torch starts from a constant in any new process.
     """
@@ -125,7 +125,7 @@ _is_our_fork = [False]  # only during a fork by `fork_of_ours`
 
 
 def fork_with_short_hooks(fork: Callable[[], int]) -> int:
-    """Calls `fork()`, with short hooks if `shorten_hooks` has been called."""
+    """Call `fork()`, with short hooks if `shorten_hooks` has been called."""
     _is_our_fork[0] = True
     try:
         return fork()
@@ -134,7 +134,7 @@ def fork_with_short_hooks(fork: Callable[[], int]) -> int:
 
 
 def shorten_hooks() -> None:
-    """Shortens the standard library's fork hooks, with one thread only; again after user code was loaded."""
+    """Shorten the standard library's fork hooks, with one thread only; again after user code was loaded."""
     if sys.version_info[:2] not in _KNOWN or sys.implementation.name != "cpython":
         return
     has_other_threads = len(threading._dangling) > 1  # type: ignore[attr-defined]  # not begun, or ended
@@ -146,7 +146,7 @@ def shorten_hooks() -> None:
 
 
 def _shorten(hook: Any, short: Any) -> None:  # noqa: ANN401 - functions, whose parts are meant
-    """Gives a hook that the interpreter holds, and never releases, another body.
+    """Give a hook that the interpreter holds, and never releases, another body.
 
     None gives the hook its own body back. A function that another library has put there is left alone.
     """

@@ -25,7 +25,7 @@ _MARK = "MUSTER_FORK_SERVER"  # in the environment of everything that a fork ser
 
 
 class ForkServerClient(FramedChild):
-    """A ForkServerClient owns one fork server process."""
+    """Owns one fork server process."""
 
     def __init__(self, *, warm: bool, beat_s: float, env: Mapping[str, str], quiet: bool) -> None:
         self._mark = os.urandom(8).hex()
@@ -45,7 +45,7 @@ class ForkServerClient(FramedChild):
         self.post(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 
     def spawn(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        """Asks for children; returns the driver's ends of their pipes, which may be written to at once."""
+        """Ask for children; return the driver's ends of their pipes, which may be written to at once."""
         ours: list[tuple[int, int]] = []
         theirs: list[int] = []
         for _ in tokens:
@@ -59,7 +59,7 @@ class ForkServerClient(FramedChild):
         return ours
 
     def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
-        """Signals a child; one that has ended is ignored."""
+        """Signal a child; one that has ended is ignored."""
         self.post(frame(FrameKind.KILL, pack((token, int(number), whole_group))))
 
     def post(self, data: bytes, fds: Sequence[int] = ()) -> None:
@@ -67,7 +67,7 @@ class ForkServerClient(FramedChild):
         self.flush()
 
     def flush(self) -> None:
-        """Sends what fits, as long as not too many descriptors are on their way."""
+        """Send what fits, as long as not too many descriptors are on their way."""
         self.waits_to_write, self.refusal = False, None
         while self._outbox:
             data, fds = self._outbox[0]
@@ -93,7 +93,7 @@ class ForkServerClient(FramedChild):
                 self._outbox.popleft()
 
     def take(self) -> Sequence[Frame]:
-        """Returns the messages of the fork server; it has read something, so that more can be sent."""
+        """Return the messages of the fork server; it has read something, so that more can be sent."""
         messages = super().take()
         for _ in [kind for kind, _ in messages if kind == FrameKind.CHILD]:
             self._in_flight.popleft()
@@ -101,7 +101,7 @@ class ForkServerClient(FramedChild):
         return messages
 
     def end_leftovers(self) -> None:
-        """Kills whatever a fork server that was killed has left, and is known by its environment (Linux)."""
+        """Kill whatever a fork server that was killed has left, and is known by its environment (Linux)."""
         from muster.host import processes
 
         if sys.platform.startswith("linux"):
@@ -110,7 +110,7 @@ class ForkServerClient(FramedChild):
             processes.send(left, signal.SIGKILL)
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Ends the fork server and all its children; returns False when it had to be killed."""
+        """End the fork server and all its children; return False when it had to be killed."""
         self.socket.close()
         for _, fds in self._outbox:
             for fd in fds:

@@ -1,4 +1,4 @@
-"""Forks worker processes on request, in a process of its own: single-threaded, with the user's imports done.
+"""Fork worker processes on request, in a separate process: single-threaded, with the user's imports done.
 
 Forks a child per request where that is safe, otherwise starts new interpreters. This process is the parent of
 every worker: it reaps them, kills their process groups, adopts and kills what they left in other sessions
@@ -32,6 +32,7 @@ from muster.engines.local.fork_safety import (
     why_not_fork,
 )
 from muster.engines.worker.channel import WorkerChannel
+from muster.engines.worker.child_reports import fork_rules
 from muster.engines.worker.main import ForkOrigin, Worker, become, import_all, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.protocol import StartOrder, write_order
@@ -57,7 +58,7 @@ COLD_FORKS = 16  # before the warm-up, which costs what about 30 forks save: few
 
 
 def warm_up(worker: Worker) -> None:
-    """Runs a few empty trials in `worker`, in its current directory."""
+    """Run a few empty trials in `worker`, in its current directory."""
     to_driver_read, to_driver = os.pipe()
     from_driver, from_driver_write = os.pipe()
 
@@ -97,7 +98,7 @@ _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
 class ForkServer:
-    """A ForkServer serves the driver's requests until the driver is gone."""
+    """Serves the driver's requests until the driver is gone."""
 
     def __init__(self, control: socket, driver_pid: int) -> None:
         self._control = control
@@ -145,7 +146,7 @@ class ForkServer:
                 self._end_orphans()
 
     def _be_woken_by_children(self) -> None:
-        """Makes the first descriptor of `_wake` readable when a child ends."""
+        """Make the first descriptor of `_wake` readable when a child ends."""
         signal.signal(signal.SIGCHLD, self._note_end)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
 
@@ -153,7 +154,7 @@ class ForkServer:
         self._has_ended = True
 
     def _take(self) -> bool:
-        """Handles what the driver sent; returns False when the driver is gone."""
+        """Handle what the driver sent; returns False when the driver is gone."""
         try:
             data, notes, _, _ = self._control.recvmsg(CHUNK, _ROOM_FOR_FDS, _CLOSED_BY_EXEC)
         except ConnectionResetError:
@@ -184,7 +185,7 @@ class ForkServer:
             sys.argv[:] = argv
 
     def _saved_frames(self) -> int:
-        """Returns the descriptor of a file with all that a new interpreter needs."""
+        """Return the descriptor of a file with all that a new interpreter needs."""
         if self._saved is None:
             import tempfile
 
@@ -195,7 +196,7 @@ class ForkServer:
         return self._saved.fileno()
 
     def _load(self) -> bool:
-        """Does the user's imports; returns whether forks are safe afterwards, and reports why not."""
+        """Do the user's imports; return whether forks are safe afterwards, and report why not."""
         self._end_orphans()
         self._trainables.load_all()
         self._helpers.update(pid for pid in children() if pid not in self._children)
@@ -207,10 +208,11 @@ class ForkServer:
         return not reason
 
     def _prepare_forks(self) -> None:
-        """Does once what every child would have to do, and leaves memory in a state that forks well."""
+        """Do once what every child would have to do, and leaves memory in a state that forks well."""
         if self._worker is None:
             self._move_into_a_fork()
         stop_on_sigterm()
+        fork_rules[:] = [(why_not_fork, fresh_randomness)]
         self._worker = Worker(
             WorkerChannel(beat_s=self._beat_s), self._trainables, SystemClock(), self._address
         )
@@ -222,7 +224,7 @@ class ForkServer:
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
     def _warm_up(self, worker: Worker) -> None:
-        """Makes further forks cheaper, once there are so many that this pays."""
+        """Make further forks cheaper, once there are so many that this pays."""
         gc.collect()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # else it would stop an empty trial only
         warm_up(worker)
@@ -231,7 +233,7 @@ class ForkServer:
         gc.freeze()
 
     def _move_into_a_fork(self) -> None:
-        """Continues as a child of this process, so that what libraries do after a fork has been done once.
+        """Continue as a child of this process, so that what libraries do after a fork has been done once.
 
         The process that the driver knows only waits, and ends when the child ends.
         """
@@ -247,7 +249,7 @@ class ForkServer:
         self._send(FrameKind.FORKS, (os.getpid(), ""))
 
     def _make_children(self, tokens: list[int]) -> None:
-        """Makes several children at once: every fork makes pages that this process writes to costly."""
+        """Make several children at once: every fork makes pages that this process writes to costly."""
         if self._forks is None:
             self._forks = self._warm and sys.platform.startswith("linux") and self._load()
             if self._forks:
@@ -290,7 +292,7 @@ class ForkServer:
         return pid
 
     def _be_child(self, worker: Worker, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
-        """Becomes a worker; every page that is touched first here is copied by the kernel, for each trial."""
+        """Become a worker; every page that is touched first here is copied by the kernel, for each trial."""
         os.setsid()
         _leave_parent(parent_pid)
         for fd in (self._control_fd, *self._wake, *self._fds):
@@ -321,7 +323,7 @@ class ForkServer:
         return made.pid
 
     def _reap(self) -> None:
-        """Reports ended children to the driver, and ends what they have left behind."""
+        """Report ended children to the driver, and end what they have left behind."""
         self._has_ended = False
         gone: list[tuple[int, int, str]] = []
         pid = -1
@@ -338,7 +340,7 @@ class ForkServer:
             self._send(FrameKind.GONE, gone)
 
     def _end_orphans(self) -> None:
-        """Kills what ended trials have left; what that had started becomes a child of this process next."""
+        """Kill what ended trials have left; what that had started becomes a child of this process next."""
         self._unswept = 0
         for pid in children():
             if pid not in self._children and pid not in self._helpers:
@@ -351,7 +353,7 @@ class ForkServer:
             return  # the driver is gone; the loop sees that next
 
     def end_all(self) -> None:
-        """Kills every worker with all that it started, and waits until they are gone."""
+        """Kill every worker with all that it started, and waits until they are gone."""
         for pid in self._children:
             _signal(pid, signal.SIGKILL, whole_group=True)
         for pid in self._children:
@@ -363,7 +365,7 @@ class ForkServer:
 
 
 def _next_ended() -> tuple[int, int]:
-    """Returns an ended child and its wait status, its process group killed; (0, 0) when none has ended."""
+    """Return an ended child and its wait status, its process group killed; (0, 0) when none has ended."""
     try:
         if hasattr(os, "waitid"):
             # Kill before reaping: until then the pid, hence the group's number, cannot be used again.
@@ -381,7 +383,7 @@ def _next_ended() -> tuple[int, int]:
 
 
 def _signal(pid: int, number: int, *, whole_group: bool) -> None:
-    """Signals a child and its group: a new child may not lead its group yet."""
+    """Signal a child and its group: a new child may not lead its group yet."""
     for send in (os.killpg, os.kill) if whole_group else (os.kill,):
         try:
             send(pid, number)
@@ -407,15 +409,15 @@ def _wait_for(pid: int, driver_pid: int) -> NoReturn:
 
 
 def _leave_parent(parent_pid: int) -> None:
-    """Does what every fork does first: it will end with its parent, and forgets its signal handlers."""
+    """Do what every fork does first: it will end with its parent, and forgets its signal handlers."""
     die_with_parent(parent_pid)
-    adopt_orphans()  # of its own: only when it ends itself, they are its parent's to end
+    adopt_orphans()  # its own: only when it ends itself, they are its parent's to end
     signal.set_wakeup_fd(-1)
     set_handler(_SIGCHLD, _DEFAULT)
 
 
 def main() -> NoReturn:
-    """Runs the fork server: `sys.argv` is path, control descriptor, driver's pid."""
+    """Run the fork server: `sys.argv` is path, control descriptor, driver's pid."""
     adopt_orphans()
     be_killed_first()  # children inherit this and the next
     note_working_directory()

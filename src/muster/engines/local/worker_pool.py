@@ -37,7 +37,7 @@ _NOT_FORKING = (
 
 
 class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
-    """A LocalOptions holds what few users need to change."""
+    """Holds what few users need to change."""
 
     max_idle: int = 64  # processes kept for reuse
     spares: int = 2  # processes made ahead of need
@@ -48,7 +48,7 @@ class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
 
 
 class WorkerPool(ProcessPool[WorkerHandle]):
-    """A WorkerPool holds every process that the engine has made and not seen end."""
+    """Holds every process that the engine has made and not seen end."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
     # Processes for trials
 
     def has_process_for(self, idle: WorkerHandle | None) -> bool:
-        """Returns whether a trial can get a process now; if not, the engine retries when a process ends."""
+        """Return whether a trial can get a process now; if not, the engine retries when a process ends."""
         if idle is not None or self._spares or self._has_room(1):
             return True
         self._warn_once(_FULL, len(self._workers), self._file_limit)
@@ -102,7 +102,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return False
 
     def _has_room(self, more: int) -> bool:
-        """Returns whether so many more processes can be made; raises the limit on open files for that."""
+        """Return whether so many more processes can be made; raises the limit on open files for that."""
         count = len(self._workers)
         needed = _OTHER_FILES + _FILES_EACH * (count + more)
         if needed > self._file_limit:
@@ -110,7 +110,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return needed <= self._file_limit or not count
 
     def assign(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
-        """Binds a trial to that idle process, or to a new one."""
+        """Bind a trial to that idle process, or to a new one."""
         gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
         worker = idle
         if worker is None:
@@ -124,7 +124,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return worker
 
     def replenish(self, run: TrialRun) -> None:
-        """Makes processes ahead of need, after a trial got its order: that must not wait for them."""
+        """Make processes ahead of need, after a trial got its order: that must not wait for them."""
         if self._warm and not run.command.may_reuse:
             self._spawn_spares()
 
@@ -134,7 +134,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._retire(self.idle[0])
 
     def watch_end(self, worker: WorkerHandle) -> None:
-        """Has the kernel tell when a process has ended, a moment before its parent does (Linux).
+        """Have the kernel tell when a process has ended, a moment before its parent does (Linux).
 
         Its memory and its devices are free then. How it ended is not known: only for one that has said so.
         """
@@ -148,7 +148,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self._poller.add_reader(worker.end_fd)
 
     def _on_ended(self, worker: WorkerHandle) -> None:
-        """Lets the next trial start; the pipes are closed when the fork server has reaped the process."""
+        """Let the next trial start; the pipes are closed when the fork server has reaped the process."""
         if is_readable(worker.end_fd):  # no, if another one had this number when the poll returned
             self._stop_watching(worker)
             self._on_gone(worker, None, "")
@@ -166,7 +166,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         self.send(worker, _QUIT)
 
     def kill(self, worker: WorkerHandle, number: signal.Signals) -> None:
-        """Sends SIGKILL to the whole process group, any other signal to the process."""
+        """Send SIGKILL to the whole process group, any other signal to the process."""
         if self._fork_server is not None:
             self._fork_server.signal(worker.token, number, whole_group=number == signal.SIGKILL)
             self._poll_fork_server_writes()
@@ -175,7 +175,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return worker.pid != 0
 
     def check_fork_server(self, now: float) -> None:
-        """Continues a fork server that a signal has stopped: no trial could start or end."""
+        """Continue a fork server that a signal has stopped: no trial could start or end."""
         if self._fork_server is not None and now >= self._check_at:
             self._check_at = now + self._options.beat_s
             for pid in self._fork_server.continue_if_stopped(self._fork_server.forking_pid):
@@ -211,7 +211,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         return made
 
     def _spawn_spares(self) -> None:
-        """Spawns as many spares as are always kept, and some more when trials follow each other quickly.
+        """Spawn as many spares as are always kept, and some more when trials follow each other quickly.
 
         Only one unless they are forks: an interpreter repeats all imports, and may never be needed.
         """
@@ -229,7 +229,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._spares += self._spawn(count)
 
     def _preload(self) -> None:
-        """Has imports of earlier trials done before the next forks, now that another trial has started.
+        """Have imports of earlier trials done before the next forks, now that another trial has started.
 
         A spare tries them first: they may crash, hang, or make forks unsafe. It serves the next trial.
         """
@@ -245,7 +245,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             self._imports = b""
 
     def _on_imported(self, worker: WorkerHandle, imports: bytes) -> None:
-        """Notes what a trial has imported, or that a spare could import it too."""
+        """Note what a trial has imported, or that a spare could import it too."""
         if worker is not self._prober:
             self._imports = imports
             return
@@ -336,7 +336,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
             _log.warning(text, *values)
 
     def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
-        """Handles the last frames of an ended process, then closes its pipes."""
+        """Handle the last frames of an ended process, then closes its pipes."""
         while worker.read_fd in self._by_read_fd:
             frames = worker.read()
             if not frames:
@@ -360,7 +360,7 @@ class WorkerPool(ProcessPool[WorkerHandle]):
         worker.close()
 
     def _on_fork_server_lost(self, fork_server: ForkServerClient) -> None:
-        """Ends every process of a fork server that was killed; the next trial gets a new one."""
+        """End every process of a fork server that was killed; the next trial gets a new one."""
         self._poller.forget(fork_server.socket.fileno())
         self._fork_server = None
         fork_server.close()

@@ -1,1 +1,1 @@
-"""Runs trials as actors of a Ray cluster."""
+"""Run trials as actors of a Ray cluster."""

@@ -23,9 +23,9 @@ import muster
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, unpack
 from muster.engines.ray.failures import LAST_BYTES_S, report_death_through
-from muster.engines.ray.handshake import Address, call
 from muster.engines.ray.tls import TlsTunnel
 from muster.engines.worker.channel import WorkerChannel, end_group
+from muster.engines.worker.handshake import Address, call
 from muster.engines.worker.main import Worker, leave, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.trainable_cache import TrainableCache
@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from muster.engines.ray.remote_storage import StorageTransfer
 
 _BEAT = frame(FrameKind.BEAT)
+_TRAIN_CALLBACKS = "RAY_TRAIN_CALLBACKS"  # classes that Ray Train makes when a trial calls `fit()`
+_PLACES_WORKERS = "muster.tune.integration.ray_train.TrialGroupCallback"
 _SEE_WITHIN_S = 5.0  # a new file on a network file system is not seen everywhere at once
 
 
 class ActorSpec(NamedTuple):
-    """An ActorSpec is what an actor must know before it can receive orders."""
+    """What an actor must know before it can receive orders."""
 
     number: int  # the driver's number of this actor
     addresses: Sequence[Address]
@@ -53,10 +55,10 @@ class ActorSpec(NamedTuple):
 
 
 class TrialActor:
-    """A TrialActor serves one process; `serve` is its only call, and lasts as long as the process."""
+    """Serves one process; `serve` is its only call, and lasts as long as the process."""
 
     def serve(self, spec: ActorSpec, name: str, trainable: bytes | None) -> None:
-        """Handles orders until there is nothing more to do, then ends the process."""
+        """Handle orders until there is nothing more to do, then ends the process."""
         import ray
 
         adopt_orphans()
@@ -67,13 +69,16 @@ class TrialActor:
         control_socket = call(spec.addresses, spec.key, {**hello, "is_control": True}, tls)
         control = Control(control_socket, spec.beat_s, tls)
         line_socket = call(spec.addresses, spec.key, {**hello, "is_control": False}, tls)
-        line = WorkerChannel(beat_s=spec.beat_s)
+        line = WorkerChannel(beat_s=spec.beat_s, has_reaper=False)
         line.connect(line_socket.fileno(), line_socket.fileno(), os.getppid())
         line.is_watched = True  # by the control's thread
         trainables = TrainableCache()
         if trainable is not None:
             trainables.put(name, trainable)
         control.watch()
+        variables = machine.environment()
+        others = [variables[_TRAIN_CALLBACKS]] if variables.get(_TRAIN_CALLBACKS) else []
+        variables[_TRAIN_CALLBACKS] = ",".join([*others, _PLACES_WORKERS])
         stop_on_sigterm()
         machine.note_working_directory()
         address = (hello["hostname"], ray.util.get_node_ip_address())
@@ -91,7 +96,7 @@ class TrialActor:
         ray.actor.exit_actor()
 
     def ping(self) -> None:
-        """Does nothing; a call makes Ray find out whether the actor lives."""
+        """Do nothing; a call makes Ray find out whether the actor lives."""
 
 
 def _hello(spec: ActorSpec, access: Access) -> dict[str, Any]:
@@ -112,7 +117,7 @@ def _hello(spec: ActorSpec, access: Access) -> dict[str, Any]:
 
 
 class Access(NamedTuple):
-    """An Access describes how this node reaches the experiment's files."""
+    """Describes how this node reaches the experiment's files."""
 
     sees: bool  # the driver's directory is mounted here
     transfer: StorageTransfer | None = None  # of a remote storage
@@ -120,7 +125,7 @@ class Access(NamedTuple):
 
 
 def open_storage(marker: str, remote_storage: bytes | None) -> Access:
-    """Returns the access of this node; without the driver's directory, a remote storage is tried at once."""
+    """Return the access of this node; without the driver's directory, a remote storage is tried at once."""
     if remote_storage is None:
         return Access(_sees(marker, _SEE_WITHIN_S))
     from muster.engines.ray.remote_storage import RemoteStorage, StorageTransfer
@@ -145,7 +150,7 @@ def _sees(marker: str, within_s: float) -> bool:
 
 
 class Control:
-    """A Control is the second connection: its thread handles signals at once, and sends heartbeats."""
+    """The second connection: its thread handles signals at once, and sends heartbeats."""
 
     def __init__(self, line: socket.socket, beat_s: float, tls: TlsTunnel | None) -> None:
         self._connection = line
@@ -184,13 +189,13 @@ class Control:
 
 
 def _end_now() -> NoReturn:
-    """Ends this process and everything that its trials have started."""
+    """End this process and everything that its trials have started."""
     end_children(most=1000)  # the trial, which still runs, may start more all the time
     end_group()
 
 
 def end_process() -> None:
-    """Runs all other exit functions, Ray's too, and ends the process, which has left the cluster by then.
+    """Run all other exit functions, Ray's too, and end the process, which has left the cluster by then.
 
     To take the interpreter apart would cost as much again as half of the actor's start.
     """

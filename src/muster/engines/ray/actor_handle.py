@@ -15,7 +15,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 
 class ActorPlacement:
-    """An ActorPlacement is a placement group and its actor, from the moment both are requested."""
+    """A placement group and its actor, from the moment both are requested."""
 
     def __init__(self, number: int, resources: PlacementGroupFactory, group: Any) -> None:  # noqa: ANN401 - Ray's
         self.number = number  # of the actor; another one for each actor in the same group
@@ -40,14 +40,14 @@ class ActorPlacement:
 
     @property
     def began_at(self) -> float | None:
-        """Returns when the trial in it began, or its actor was requested; None when it has neither."""
+        """Return when the trial in it began, or its actor was requested; None when it has neither."""
         if self.worker is None:
             return self.asked_at if self.run is not None else None
         return self.assigned_at if self.worker.run is not None else None
 
 
 class ActorHandle(WorkerHandle):
-    """An ActorHandle is one actor's process as the driver sees it."""
+    """One actor's process as the driver sees it."""
 
     def __init__(
         self, placement: ActorPlacement, connection: socket.socket, hello: dict[str, Any], *, now: float
@@ -66,7 +66,7 @@ class ActorHandle(WorkerHandle):
         self.hung_up_at: float | None = None
 
     def read_control(self) -> bool:
-        """Reads heartbeats and the exit code; returns False when the connection is closed."""
+        """Read heartbeats and the exit code; return False when the connection is closed."""
         if self.control is None:
             return False
         try:
@@ -80,7 +80,7 @@ class ActorHandle(WorkerHandle):
             length, kind = HEADER.unpack_from(self.control_data)
             end = HEADER.size + length
             if kind not in (FrameKind.BEAT, FrameKind.LEFT) or len(self.control_data) < end:
-                break  # the text of a crash is no frame
+                break  # the text of a crash is not a frame
             if kind == FrameKind.LEFT:
                 self.reported_failure = exit_code_failure(unpack(self.control_data[HEADER.size : end]))
             self.beats, self.control_data = True, self.control_data[end:]

@@ -19,8 +19,8 @@ from muster.base.framing import FrameKind, frame, pack
 from muster.engines.process_engine import EngineTimeouts, ProcessPool
 from muster.engines.ray import failures
 from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
-from muster.engines.ray.handshake import Hello, Listener, WakeupQueue
 from muster.engines.worker.handle import TrialRun, WorkerHandle
+from muster.engines.worker.handshake import Hello, Listener, WakeupQueue
 from muster.host import machine
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
@@ -29,7 +29,7 @@ OnOutcome = Callable[[ActorPlacement, int, "BaseException | None"], None]
 
 
 class PlacementGroups:
-    """A PlacementGroups makes placement groups and actors; one per engine.
+    """Makes placement groups and actors; one per engine.
 
     `on_outcome` is called, in any thread, with the outcome of the call that lasts as long as an actor.
     """
@@ -42,7 +42,7 @@ class PlacementGroups:
         self._numbers = itertools.count(1)
 
     def reserve(self, resources: PlacementGroupFactory) -> ActorPlacement:
-        """Returns a new placement group, which the cluster sees as pending at once."""
+        """Return a new placement group, which the cluster sees as pending at once."""
         from ray.util.placement_group import placement_group
 
         args, options = resources.options
@@ -52,7 +52,7 @@ class PlacementGroups:
     def start_actor(
         self, placement: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
     ) -> None:
-        """Requests an actor for that trial; Ray starts it when the placement group is placed."""
+        """Request an actor for that trial; Ray starts it when the placement group is placed."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         placement.number = number = next(self._numbers)
@@ -69,7 +69,7 @@ class PlacementGroups:
         self._follow(placement, placement.actor.serve.remote(*arguments(number)))
 
     def ask(self, placement: ActorPlacement) -> None:
-        """Asks the actor whether it lives, when Ray was not sure."""
+        """Ask the actor whether it lives, when Ray was not sure."""
         self._follow(placement, placement.actor.ping.remote())
 
     def _follow(self, placement: ActorPlacement, ref: Any) -> None:  # noqa: ANN401
@@ -77,7 +77,7 @@ class PlacementGroups:
         ref.future().add_done_callback(lambda done: self._on_call_ended(placement, number, done.exception()))
 
     def end(self, placement: ActorPlacement) -> None:
-        """Ends the actor by force."""
+        """End the actor by force."""
         import ray
 
         if placement.actor is not None:
@@ -85,14 +85,14 @@ class PlacementGroups:
             placement.kill_at = math.inf
 
     def remove_group(self, placement: ActorPlacement) -> None:
-        """Removes the placement group, and with it whatever still runs in it."""
+        """Remove the placement group, and with it whatever still runs in it."""
         from ray.util.placement_group import remove_placement_group
 
         remove_placement_group(placement.group)
 
 
 def selecting(resources: PlacementGroupFactory, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options without the label selector of an empty first bundle, which Ray does not get."""
+    """Return the options without the label selector of an empty first bundle, which Ray does not get."""
     selectors, bundles = options.get("bundle_label_selector"), len(resources.bundles)
     if resources.head_bundle_is_empty and selectors and len(selectors) == bundles + 1:
         return {**options, "bundle_label_selector": list(selectors[1:])}
@@ -100,7 +100,7 @@ def selecting(resources: PlacementGroupFactory, options: Mapping[str, Any]) -> d
 
 
 def _actor_resources(resources: PlacementGroupFactory) -> dict[str, Any]:
-    """Returns what the actor takes of the first bundle; nothing when the head bundle is empty."""
+    """Return what the actor takes of the first bundle; nothing when the head bundle is empty."""
     head: Mapping[str, float] = {} if resources.head_bundle_is_empty else resources.bundles[0]
     custom = {name: amount for name, amount in head.items() if name not in ("CPU", "GPU", "memory")}
     options: dict[str, Any] = {"num_cpus": head.get("CPU", 0), "num_gpus": head.get("GPU", 0)}
@@ -119,28 +119,28 @@ _CLOSE_S = 10.0
 
 
 class ActorListener:
-    """An ActorListener is called with what becomes of actors; this one ignores it."""
+    """Called with what becomes of actors; this one ignores it."""
 
     def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
-        """Handles one frame of a worker."""
+        """Handle one frame of a worker."""
 
     def on_actor_arrived(
         self, placement: ActorPlacement, worker: ActorHandle, hello: Mapping[str, Any]
     ) -> None:
-        """Handles an actor that has connected."""
+        """Handle an actor that has connected."""
 
     def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None:
-        """Handles the end of an actor; no failure: its own report explains the end."""
+        """Handle the end of an actor; no failure: its own report explains the end."""
 
     def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None:
-        """Handles an actor that has ended before it connected."""
+        """Handle an actor that has ended before it connected."""
 
     def wake_at(self, when: float) -> None:
-        """Has `check_deadlines` called at this time, if not earlier."""
+        """Have `check_deadlines` called at this time, if not earlier."""
 
 
 class ActorPool(ProcessPool[ActorHandle]):
-    """An ActorPool holds every actor that was requested and not seen to end."""
+    """Holds every actor that was requested and not seen to end."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class ActorPool(ProcessPool[ActorHandle]):
     def start_actor(
         self, placement: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
     ) -> None:
-        """Requests a new actor in this placement."""
+        """Request a new actor in this placement."""
         self.ray.start_actor(placement, run, arguments)
         self.placements[placement.number] = placement
 
@@ -198,20 +198,20 @@ class ActorPool(ProcessPool[ActorHandle]):
             worker.placement.free_since = self._clock.monotonic()
 
     def retire(self, worker: ActorHandle) -> None:
-        """Makes an idle actor clean up and leave."""
+        """Make an idle actor clean up and leave."""
         self.idle.remove(worker)
         worker.is_leaving = True
         self.send(worker, _QUIT)
         worker.placement.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
 
     def discard(self, worker: ActorHandle) -> None:
-        """Ends the actor, and keeps its placement."""
+        """End the actor, and keep its placement."""
         self.placements.pop(worker.token, None)
         self._forget(worker)
         self.ray.end(worker.placement)
 
     def cancel(self, placement: ActorPlacement) -> None:
-        """Ends an actor that has not arrived yet."""
+        """End an actor that has not arrived yet."""
         self.placements.pop(placement.number, None)
         self.ray.end(placement)
         placement.actor = None
@@ -251,7 +251,7 @@ class ActorPool(ProcessPool[ActorHandle]):
                 self._read(worker)
 
     def _on_ready(self, fd: int) -> None:
-        """Handles a descriptor that is not a trial's channel."""
+        """Handle a descriptor that is not a trial's channel."""
         worker = self._controls.get(fd)
         if worker is not None:
             worker.last_seen_at = self._clock.monotonic()
@@ -289,7 +289,7 @@ class ActorPool(ProcessPool[ActorHandle]):
         self._drop_if_explained(worker)
 
     def _drop_if_explained(self, worker: ActorHandle) -> None:
-        """Reports the end of an actor whose channel is closed, as soon as the reason is known."""
+        """Report the end of an actor whose channel is closed, as soon as the reason is known."""
         placement, run = worker.placement, worker.run
         if worker.hung_up_at is None:
             return
@@ -303,7 +303,7 @@ class ActorPool(ProcessPool[ActorHandle]):
             self._drop(worker, failure)
 
     def _on_call_ended(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
-        """Passes the outcome of a call on to the engine's thread; Ray calls this in a thread of its own."""
+        """Pass the outcome of a call on to the engine's thread; Ray calls this in a separate thread."""
         self.wakeups.put(lambda: self._on_outcome(placement, number, outcome))
 
     def _on_outcome(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
@@ -345,7 +345,7 @@ class ActorPool(ProcessPool[ActorHandle]):
         worker.close()
 
     def check_deadlines(self, now: float) -> None:
-        """Does what is due: kills, pings, channels that nothing closes, connections without a handshake."""
+        """Do what is due: kills, pings, channels that nothing closes, connections without a handshake."""
         for placement in list(self.placements.values()):
             self._check_placement(placement, now)
         self.listener.close_expired(now)
@@ -368,7 +368,7 @@ class ActorPool(ProcessPool[ActorHandle]):
         self._owner.wake_at(min(placement.kill_at, placement.ask_at))
 
     def _end_all(self) -> None:
-        """Ends all actors; idle ones by themselves, or Ray would report processes that died for no reason."""
+        """End all actors; idle ones by themselves, or Ray would report processes that died for no reason."""
         for worker in list(self.idle):
             self.retire(worker)
         for placement in list(self.placements.values()):
@@ -402,6 +402,6 @@ class ActorPool(ProcessPool[ActorHandle]):
 
 
 def _has_reported_exit(run: TrialRun) -> bool:
-    """Returns whether the trial's report explains its end: an error, done, or the stop that was ordered."""
+    """Return whether the trial's report explains its end: an error, done, or the stop that was ordered."""
     report = run.exit_report
     return report is not None and (report.kind is not None or report.is_done or run.stopping)

@@ -27,9 +27,9 @@ from muster.engines.ray.actor import ActorSpec
 from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
 from muster.engines.ray.actor_pool import ActorPool
 from muster.engines.ray.cluster_watcher import ON_THE_HEAD
-from muster.engines.ray.handshake import Address, DriverUnreachable, mismatch
 from muster.engines.ray.remote_storage import RemoteStorage
 from muster.engines.worker.handle import TrialRun
+from muster.engines.worker.handshake import Address, DriverUnreachable, mismatch
 
 NEEDED = ("msgspec", "cloudpickle", "fsspec", "typing_extensions")  # what every node needs beside the package
 _MISSING = re.compile(r"No module named '([\w.]+)'")
@@ -37,13 +37,13 @@ _STAMP = (2020, 1, 1, 0, 0, 0)  # the same files make the same archive
 
 
 def missing_module(outcome: BaseException | None) -> str | None:
-    """Returns the top-level name of the module whose lack kept an actor from starting."""
+    """Return the top-level name of the module whose lack kept an actor from starting."""
     found = _MISSING.search(str(outcome)) if outcome is not None else None
     return found[1].partition(".")[0] if found else None
 
 
 def is_other_version(outcome: BaseException | None) -> bool:
-    """Returns whether the code of the actor itself failed, not its process: a muster of another version.
+    """Return whether the code of the actor itself failed, not its process: a muster of another version.
 
     This version must not fail so; another one may be given what it does not know.
     """
@@ -52,7 +52,7 @@ def is_other_version(outcome: BaseException | None) -> bool:
 
 
 def archive() -> bytes:
-    """Returns the package as a zip file."""
+    """Return the package as a zip file."""
     root = Path(muster.__file__).parent
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as stored:
@@ -86,7 +86,7 @@ class UploadingActor:
                 folder = partial  # another actor was faster, or another user has that name
         found = os.lstat(folder)  # a link would lead to whatever its owner likes
         if found.st_uid != os.getuid() or found.st_mode & 0o170077 != 0o40000:
-            raise RuntimeError(f"{folder} is no directory that only this user can write to: remove it")
+            raise RuntimeError(f"{folder} is not a directory that only this user can write to: remove it")
         for known in [each for each in sys.modules if each.partition(".")[0] == "muster"]:
             del sys.modules[known]
         sys.path.insert(0, folder)
@@ -98,7 +98,7 @@ class UploadingActor:
         self._actor.serve(*arguments)
 
     def ping(self) -> None:
-        """Does what TrialActor.ping does."""
+        """Do what TrialActor.ping does."""
 
 
 _WAIT_S = 1.0
@@ -106,7 +106,7 @@ _CHUNK = 1 << 16
 
 
 class Relay:
-    """A Relay carries connections between the cluster and a driver that nodes cannot reach.
+    """Carries connections between the cluster and a driver that nodes cannot reach.
 
     It starts at once; `on_ready` is called, in a thread, with the address for trials or with what went wrong.
     """
@@ -133,7 +133,7 @@ class Relay:
         self._threads[0].start()
 
     def _pull_all(self) -> None:
-        """Carries data from the cluster to the driver, in a thread of its own."""
+        """Carry data from the cluster to the driver, in a separate thread."""
         from muster.engines.ray import relay_actor
 
         try:
@@ -173,7 +173,7 @@ class Relay:
                 self._hang_up(number)
 
     def _push_all(self) -> None:
-        """Carries data from the driver to the cluster, in a thread of its own."""
+        """Carry data from the driver to the cluster, in a separate thread."""
         while not self._is_closed:
             chunks: list[tuple[int, bytes | None]] = []
             for fd, _ in self._poller.poll(_WAIT_S * 1000):
@@ -188,7 +188,7 @@ class Relay:
                     return
 
     def _take(self, number: int) -> bytes | None:
-        """Returns what the engine wrote; None when it has closed its half."""
+        """Return what the engine wrote; None when it has closed its half."""
         try:
             data = self._ends[number].recv(_CHUNK)
         except (OSError, KeyError):
@@ -210,7 +210,7 @@ class Relay:
             self._hang_up(number)
 
     def close(self) -> None:
-        """Ends the relay, after all trials have ended."""
+        """End the relay, after all trials have ended."""
         self._is_closed = True
         if self._actor is not None:
             self._ray.kill(self._actor, no_restart=True)
@@ -227,7 +227,7 @@ _log = logging.getLogger(__name__)
 
 
 class ActorSetup:
-    """An ActorSetup starts actors for one engine, in its thread."""
+    """Starts actors for one engine, in its thread."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class ActorSetup:
         self._blobs[name] = self._ray.put(trainable)
 
     def start_actor(self, placement: ActorPlacement, run: TrialRun) -> None:
-        """Requests an actor for that trial in this placement, now or when the relay is ready."""
+        """Request an actor for that trial in this placement, now or when the relay is ready."""
         if not self.addresses:
             placement.run = run
             self._waiting.append((placement, run))
@@ -279,7 +279,7 @@ class ActorSetup:
         self._waiting = [each for each in self._waiting if each[1] is not run]
 
     def try_remedy(self, placement: ActorPlacement, run: TrialRun, outcome: BaseException | None) -> bool:
-        """Returns whether something was done about an actor that could not start, and another requested."""
+        """Return whether something was done about an actor that could not start, and another requested."""
         lacking = missing_module(outcome)
         if isinstance(outcome, DriverUnreachable) or "DriverUnreachable" in str(outcome):
             if self._relay is not None and self.addresses:
@@ -300,7 +300,7 @@ class ActorSetup:
         return True
 
     def why_unsuitable(self, hello: Mapping[str, Any], trial_dir: str) -> str | None:
-        """Returns why the trial cannot run on the node of this actor; None when it can."""
+        """Return why the trial cannot run on the node of this actor; None when it can."""
         why = mismatch(hello, python=platform.python_version(), ray=self.ray_version)
         problem = self._storage_problem or hello["storage_problem"]
         if why is not None or hello["sees_storage"] or (self._storage is not None and not problem):
@@ -315,14 +315,14 @@ class ActorSetup:
         )
 
     def has_our_version(self, hello: Mapping[str, Any]) -> bool:
-        """Returns whether the actor runs this version; otherwise the package is uploaded from now on."""
+        """Return whether the actor runs this version; otherwise the package is uploaded from now on."""
         if hello["muster"] == muster.__version__ or self._uploads_package:
             return True
         self._upload_package(f"a node has muster {hello['muster']}, this is {muster.__version__}")
         return False
 
     def replace_actor(self, worker: ActorHandle, run: TrialRun) -> None:
-        """Requests another actor in the same placement, and ends this one."""
+        """Request another actor in the same placement, and end this one."""
         self._pool.discard(worker)
         self.start_actor(worker.placement, run)
 
@@ -336,7 +336,7 @@ class ActorSetup:
         self._pool.ray.constructor = (name, ray.put(data))
 
     def use_relay(self, why: str) -> None:
-        """Makes actors connect through the relay from now on."""
+        """Make actors connect through the relay from now on."""
         if self._relay is None:
             _log.info("trials reach this driver through a relay actor: %s", why)
             self.addresses = []
@@ -348,7 +348,7 @@ class ActorSetup:
             )
 
     def _on_relayed_connection(self, connection: socket.socket) -> None:
-        """Passes a connection on to the engine's thread; the relay calls this in a thread of its own."""
+        """Pass a connection on to the engine's thread; the relay calls this in a separate thread."""
         if not self._pool.wakeups.put(lambda: self._pool.listener.accept(connection)):
             connection.close()
 
@@ -366,7 +366,7 @@ class ActorSetup:
             self.start_actor(placement, run)
 
     def _marker_file(self, folder: str) -> str:
-        """Returns a file in the experiment's directory; a node that does not see it works on another disk."""
+        """Return a file in the experiment's directory; a node that does not see it works on another disk."""
         if folder not in self._marker_files:
             os.makedirs(folder, exist_ok=True)
             file = os.path.join(folder, f".muster_seen_by_all_{secrets.token_hex(4)}")

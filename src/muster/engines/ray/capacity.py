@@ -1,4 +1,4 @@
-"""Computes what a cluster can hold, and whether another machine is worth its start: pure."""
+"""Compute what a cluster can hold, and whether another machine is worth its start: pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOOT_S = 60.0  # until a new machine is up, before any has been measured
 
 
 class ClusterCapacity:
-    """A ClusterCapacity counts what the cluster has, may have, and has in use."""
+    """Counts what the cluster has, may have, and has in use."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ClusterCapacity:
         *,
         grows: bool,
     ) -> bool:
-        """Takes the nodes that are there, and what they may become if the cluster `grows`.
+        """Take the nodes that are there, and what they may become if the cluster `grows`.
 
         Returns whether that has changed anything.
         """
@@ -53,7 +53,7 @@ class ClusterCapacity:
     def update(
         self, present: Mapping[str, float], limit: Mapping[str, float] | None, *, is_bounded: bool = True
     ) -> bool:
-        """Takes what the cluster is and may become now; returns whether that has changed."""
+        """Take what the cluster is and may become now; returns whether that has changed."""
         before = (self.present, self.limit, self.is_bounded)
         self.present, self.is_bounded = Resources.of(present), is_bounded
         names = {*present, *(limit or {})}
@@ -70,11 +70,11 @@ class ClusterCapacity:
             self._used[name] -= amount
 
     def fits(self, request: PlacementGroupFactory, *, without: Sequence[PlacementGroupFactory] = ()) -> bool:
-        """Returns whether there could be room for the request, if those in `without` ended."""
+        """Return whether there could be room for the request, if those in `without` ended."""
         return not self.is_bounded or self._fits(request, self.limit, without)
 
     def is_there(self, request: PlacementGroupFactory) -> bool:
-        """Returns whether the request needs no new machine, judged by sums alone."""
+        """Return whether the request needs no new machine, judged by sums alone."""
         return self._fits(request, self.present, ())
 
     def _fits(
@@ -87,7 +87,7 @@ class ClusterCapacity:
         )
 
     def why_never(self, request: PlacementGroupFactory) -> str | None:
-        """Returns why there can never be room for the request; None when there can."""
+        """Return why there can never be room for the request; None when there can."""
         if not self.is_bounded:
             return None
         units = units_of(request)
@@ -100,7 +100,7 @@ class ClusterCapacity:
 
 
 class CapacityHistory:
-    """A CapacityHistory keeps the nodes of a cluster, with those that went away a short time ago.
+    """Keeps the nodes of a cluster, with those that went away a short time ago.
 
     For clusters without an autoscaler: a node that restarts comes back, and nothing replaces it.
     """
@@ -115,7 +115,7 @@ class CapacityHistory:
         self._seen[nodes_then] = now
 
     def most(self) -> dict[str, float]:
-        """Returns the largest amount of each resource at any time."""
+        """Return the largest amount of each resource at any time."""
         most: dict[str, float] = {}
         for nodes_then in self._seen:
             for name, amount in total_of(map(dict, nodes_then)).items():
@@ -123,12 +123,12 @@ class CapacityHistory:
         return most
 
     def nodes(self) -> list[dict[str, float]]:
-        """Returns all nodes that were there, at least one of each kind."""
+        """Return all nodes that were there, at least one of each kind."""
         return [dict(node) for nodes_then in self._seen for node in nodes_then]
 
 
 class Growth:
-    """A Growth decides whether another machine is worth its start, by how long both took so far."""
+    """Decides whether another machine is worth its start, by how long both took so far."""
 
     def __init__(self, boot_s: float = BOOT_S) -> None:
         self._boot_s = boot_s
@@ -136,17 +136,17 @@ class Growth:
         self._durations_s: deque[float] = deque(maxlen=50)
 
     def ended(self, duration_s: float) -> None:
-        """Records how long a trial has run."""
+        """Record how long a trial has run."""
         self._durations_s.append(duration_s)
 
     def booted(self, after_s: float) -> None:
-        """Records how long a trial waited for a new machine."""
+        """Record how long a trial waited for a new machine."""
         self._boot_s, self._has_booted = after_s, True
 
     def wants_more(
         self, began: Sequence[float], waiting: int, shown: int, now: float, left_s: float = math.inf
     ) -> bool:
-        """Returns whether more trials would wait for a new machine than have asked for one.
+        """Return whether more trials would wait for a new machine than have asked for one.
 
         `began`: when trials began whose place would do; `shown` of the `waiting` have asked already.
         `left_s`: until the experiment ends whatever runs then. A machine that comes after that is not asked
@@ -160,7 +160,7 @@ class Growth:
 
 
 def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int) -> list[float]:
-    """Returns when each of `count` waiting trials would get the place of a running one.
+    """Return when each of `count` waiting trials would get the place of a running one.
 
     Example:
         >>> expected_starts([5.0, 20.0], 10.0, 3)
@@ -177,19 +177,19 @@ def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int)
 
 
 def typical(durations_s: Sequence[float]) -> float | None:
-    """Returns the median; None when none is known."""
+    """Return the median; None when none is known."""
     return sorted(durations_s)[len(durations_s) // 2] if durations_s else None
 
 
 def late_ones(remaining_s: Sequence[float], duration_s: float | None, count: int, boot_s: float) -> int:
-    """Returns how many of `count` waiting trials would still wait when a new machine could be up."""
+    """Return how many of `count` waiting trials would still wait when a new machine could be up."""
     if duration_s is None or not remaining_s:
         return count
     return count - sum(start < boot_s for start in expected_starts(remaining_s, duration_s, count))
 
 
 def why_unplaceable(request: PlacementGroupFactory, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Returns why these nodes could never hold the request; None when they could, or labels decide."""
+    """Return why these nodes could never hold the request; None when they could, or labels decide."""
     if any("label" in name for name in request.options[1]):
         return None
     totals = [Resources.of(node) for node in nodes]
@@ -208,7 +208,7 @@ def why_unplaceable(request: PlacementGroupFactory, nodes: Sequence[Mapping[str,
 
 
 def _has_one_each(bundles: Sequence[Resources], totals: Sequence[Resources]) -> bool:
-    """Returns whether every bundle can have its own node, by augmenting paths."""
+    """Return whether every bundle can have its own node, by augmenting paths."""
     holder: dict[int, int] = {}  # node -> bundle
 
     def place(bundle: int, tried: set[int]) -> bool:

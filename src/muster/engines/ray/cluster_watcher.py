@@ -33,7 +33,7 @@ _LEGACY_STATUS = "__autoscaling_status"  # the key that Ray's older autoscaler w
 
 
 class ClusterView(NamedTuple):
-    """A ClusterView is what was seen of the cluster."""
+    """What was seen of the cluster."""
 
     nodes: Sequence[Mapping[str, float]]  # what each node that lives has in all
     limit: Mapping[str, float] | None = None  # what the cluster may become; None: unknown
@@ -50,7 +50,7 @@ class ClusterView(NamedTuple):
     def rate_of(
         self, node_id: str, bundles: Sequence[Mapping[str, float]], default: float | None
     ) -> float | None:
-        """Returns the $ per hour of these bundles on a node; None when its price is not known."""
+        """Return the $ per hour of these bundles on a node; None when its price is not known."""
         price, total = self.prices.get(node_id, default), self.totals.get(node_id)
         if price is None or total is None:
             return None
@@ -58,7 +58,7 @@ class ClusterView(NamedTuple):
 
 
 def totals_of(ray: Any) -> dict[str, dict[str, float]]:  # noqa: ANN401 - a module
-    """Returns what each living node has by its hex id, without Ray's own markers."""
+    """Return what each living node has by its hex id, without Ray's own markers."""
     return {
         str(node.get("NodeID", number)): {
             name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)
@@ -69,7 +69,7 @@ def totals_of(ray: Any) -> dict[str, dict[str, float]]:  # noqa: ANN401 - a modu
 
 
 def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
-    """Returns what the cluster reports now."""
+    """Return what the cluster reports now."""
     totals = totals_of(ray)
     from muster.runtimes.ray.kv_board import read_prices, read_verdicts
     from muster.runtimes.ray.publish import max_resources
@@ -99,7 +99,7 @@ def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN
 
 
 def read_draining(client: Any, emptied: Sequence[str] = ()) -> dict[str, PreemptionInfo]:  # noqa: ANN401
-    """Returns the nodes that are to go, whoever drains them, with the reason where somebody gave one."""
+    """Return the nodes that are to go, whoever drains them, with the reason where somebody gave one."""
     deadlines = client.drain_deadlines()
     if not deadlines:
         return {}
@@ -119,7 +119,7 @@ def read_draining(client: Any, emptied: Sequence[str] = ()) -> dict[str, Preempt
 
 
 def groups_on(ray: Any, nodes: Iterable[str]) -> dict[str, list[str]]:  # noqa: ANN401 - a module
-    """Returns which of these nodes each placement group uses."""
+    """Return which of these nodes each placement group uses."""
     wanted, found = set(nodes), {}
     for group_id, row in ray.util.placement_group_table().items():
         used = sorted(wanted.intersection(row["bundles_to_node_id"].values()))
@@ -129,7 +129,7 @@ def groups_on(ray: Any, nodes: Iterable[str]) -> dict[str, list[str]]:  # noqa: 
 
 
 def _grows(status: bytes | None) -> bool:
-    """Returns whether a report of Ray's own autoscaler is one of a cluster that can get more nodes.
+    """Return whether a report of Ray's own autoscaler is one of a cluster that can get more nodes.
 
     Every head that Ray starts has such a reporter. Without a cluster file it only watches, and then it calls
     the type of each node after the node: `node_<its id>`.
@@ -142,14 +142,14 @@ def _grows(status: bytes | None) -> bool:
 
 
 class ClusterProbe:
-    """A ClusterProbe reads the cluster from its head, for a driver that cannot reach the GCS (Ray Client)."""
+    """Reads the cluster from its head, for a driver that cannot reach the GCS (Ray Client)."""
 
     def __init__(self, ray: Any) -> None:  # noqa: ANN401 - a module
         self._ray = ray
         self._task: Any = ray.remote(num_cpus=0, max_retries=0, resources=ON_THE_HEAD)(_read_on_head)
 
     def read(self, now: float) -> ClusterView:
-        """Returns the view of the head; where the head lacks this package, the cluster counts as growing."""
+        """Return the view of the head; where the head lacks this package, the cluster counts as growing."""
         if self._task is not None:
             try:
                 return ClusterView(*self._ray.get(self._task.remote(now), timeout=_PROBE_TIMEOUT_S))
@@ -161,7 +161,7 @@ class ClusterProbe:
 
 
 def _read_on_head(now: float) -> tuple[Any, ...]:
-    """Reads the cluster in a task on the head."""
+    """Read the cluster in a task on the head."""
     import ray
 
     from muster.runtimes.ray.client import GcsClient
@@ -170,7 +170,7 @@ def _read_on_head(now: float) -> tuple[Any, ...]:
 
 
 class ClusterWatcher:
-    """A ClusterWatcher reads the cluster every two seconds, and calls `on_view` in its thread.
+    """Reads the cluster every two seconds, and calls `on_view` in its thread.
 
     It also writes the newest forecast, which the cluster's autoscaler reads, with `writer`.
     """
@@ -199,7 +199,7 @@ class ClusterWatcher:
                 _log.debug("the cluster could not be read: %s", error)
 
     def publish(self, forecast: Forecast) -> None:
-        """Has the thread write a forecast.
+        """Have the thread write a forecast.
 
         The first one is written at once: without it a monitor launches nodes for all trials that it sees.
         """
@@ -213,7 +213,7 @@ class ClusterWatcher:
             self._writer.write_forecast(self._forecast)
 
     def close(self, at: float) -> None:
-        """Ends the thread; writes that nothing more will come, so that idle nodes need not wait."""
+        """End the thread; writes that nothing more will come, so that idle nodes need not wait."""
         self._ends.set()
         self._thread.join(timeout=10.0)
         if self._forecast is not None:
@@ -223,14 +223,14 @@ class ClusterWatcher:
 
 
 class DrainingNodes:
-    """A DrainingNodes keeps what is announced about nodes, and says what is new."""
+    """Keeps what is announced about nodes, and says what is new."""
 
     def __init__(self) -> None:
         self._seen: dict[str, PreemptionInfo] = {}
         self._valid: dict[str, PreemptionInfo] = {}  # without deadlines that had passed when they came
 
     def update(self, view: ClusterView, now: float) -> list[str]:
-        """Takes a view of the cluster; returns a line per news. A node that died stays announced."""
+        """Take a view of the cluster; return a line per news. A node that died stays announced."""
         lines = []
         for node_id, info in view.draining.items():
             if self._seen.get(node_id) == info:
@@ -244,7 +244,7 @@ class DrainingNodes:
         return lines
 
     def earliest(self, node_ids: Iterable[str]) -> PreemptionInfo | None:
-        """Returns what is announced about the first of these nodes to go; None: they all stay."""
+        """Return what is announced about the first of these nodes to go; None: they all stay."""
         found = [self._valid[node_id] for node_id in node_ids if node_id in self._valid]
         return min(found, key=lambda info: (info.left_s(0.0), info.node_id), default=None)
 

@@ -1,4 +1,4 @@
-"""Opens a RayEngine: connects to Ray unless that is done, and reads the cluster once.
+"""Open a RayEngine: connects to Ray unless that is done, and reads the cluster once.
 
 `tune.launch` calls it; importing this module does not import Ray.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import copyreg
 import pickle
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock, ahead_s
+from muster.base.untrusted import real_ray
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.kv_board import ForecastWriter
@@ -23,7 +23,7 @@ from muster.runtimes.ray.native import (
     check_ray,
     minor_of,
     raylet_module,
-    read_token_anew,
+    reread_token,
 )
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ _REACH_S = 5.0
 
 
 def keep_owners_of_refs() -> None:
-    """Makes every pickler of this process keep who owns an ObjectRef; does nothing where Ray is not in use.
+    """Make every pickler of this process keep who owns an ObjectRef; does nothing where Ray is not in use.
 
-    Plain pickles of a ref hold its id alone, and `ray.get` waits for ever for an object without an owner.
+    Plain pickles of a ref hold its id alone, and `ray.get` waits forever for an object without an owner.
     """
-    ray = sys.modules.get("ray")
+    ray = real_ray()
     if ray is not None and hasattr(ray, "ObjectRef"):
         copyreg.pickle(ray.ObjectRef, _with_owner)
 
@@ -58,7 +58,7 @@ def open_ray_engine(
     options: RayOptions | None = None,
     clock: Clock | None = None,
 ) -> RayEngine:
-    """Returns an engine on the initialised Ray, otherwise on the one at `address` (default: RAY_ADDRESS).
+    """Return an engine on the initialised Ray, otherwise on the one at `address` (default: RAY_ADDRESS).
 
     `capacity` overrides what the cluster reports. EngineError names what is in the way.
     """
@@ -94,7 +94,7 @@ def open_ray_engine(
 
 
 def _cluster_reader(ray: Any, clock: Clock, client: GcsClient | None) -> Callable[[], ClusterView]:  # noqa: ANN401 - a module
-    """Returns a function that reads the cluster from here; without a client, from a task on the head."""
+    """Return a function that reads the cluster from here; without a client, from a task on the head."""
     from muster.engines.ray.cluster_watcher import ClusterProbe, read_cluster
 
     if client is None:
@@ -104,7 +104,7 @@ def _cluster_reader(ray: Any, clock: Clock, client: GcsClient | None) -> Callabl
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module
-    """Returns Ray; raises EngineMissing when it is not installed, or of another minor version.
+    """Return Ray; raise EngineMissing when it is not installed, or of another minor version.
 
     Trials need more of Ray than the autoscaler does, and are tried with its newest line alone.
     """
@@ -118,7 +118,7 @@ def import_ray() -> Any:  # noqa: ANN401 - a module
 
 
 def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a module
-    """Joins the cluster as a driver."""
+    """Join the cluster as a driver."""
     from muster.host.machine import environment
 
     check_auth(environment())
@@ -127,7 +127,7 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
 
     raylet = raylet_module()
     raylet.Config.initialize("{}")
-    read_token_anew(raylet, environment())
+    reread_token(raylet, environment())
     where = address or environment().get("RAY_ADDRESS") or "auto"
     _check_reachable(where)
     try:
@@ -147,7 +147,7 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
 
 
 def _check_reachable(where: str) -> None:
-    """Connects once: Ray itself would try for a minute before it reports that nothing answers."""
+    """Connect once: Ray itself would try for a minute before it reports that nothing answers."""
     host, _, port = where.removeprefix("ray://").partition("/")[0].rpartition(":")
     if host and port.isdigit():
         try:

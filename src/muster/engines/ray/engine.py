@@ -45,7 +45,7 @@ _JUDGE_AFTER_S = 5.0  # so long a pending placement group is not judged: nodes m
 
 
 class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
-    """A RayOptions holds what few users need to change."""
+    """Holds what few users need to change."""
 
     max_idle: int = 64  # actors kept for reuse
     linger_s: float = 5.0  # how long an idle actor or an empty placement group is kept
@@ -53,6 +53,7 @@ class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
     storage: bytes | None = None  # of remote results, for `get_context().get_storage()`
     remote_storage: RemoteStorage | None = None  # for nodes that do not see the driver's directory
     price_per_hour: float | None = None  # $ of a node whose price nobody publishes; None: not known
+    limits_trials: bool = False  # the user has set how many run at once
     idle_warning_s: tuple[float, float] = (60.0, 60.0)  # a trial waits so long; the second with an autoscaler
 
 
@@ -60,7 +61,7 @@ _DEFAULTS = RayOptions()
 
 
 class Connection(NamedTuple):
-    """A Connection is what an engine needs to know of the Ray that this process is connected to."""
+    """What an engine needs to know of the Ray that this process is connected to."""
 
     ray: Any  # the module
     host: str | None  # the address of this machine that nodes reach; None: they do not reach it
@@ -84,11 +85,11 @@ class Placements:
         self.vacant: list[ActorPlacement] = []  # groups without an actor
 
     def unused(self) -> list[ActorPlacement]:
-        """Returns the groups that wait for another trial, with and without an actor."""
+        """Return the groups that wait for another trial, with and without an actor."""
         return [*self.vacant, *(worker.placement for worker in self._pool.idle)]
 
     def find(self, wanted: PlacementGroupFactory, waiting: int, left_s: float) -> ActorPlacement | None:
-        """Returns a group for a trial, or None when it must wait.
+        """Return a group for a trial, or None when it must wait.
 
         `waiting`: trials that wait, this one included; `left_s`: until the experiment ends.
         """
@@ -102,7 +103,7 @@ class Placements:
         return placement
 
     def _find_capacity(self, wanted: PlacementGroupFactory, waiting: int, left_s: float) -> bool:
-        """Returns whether a new group may be requested; unused actors and groups end first."""
+        """Return whether a new group may be requested; unused actors and groups end first."""
         if self._capacity.fits(wanted):
             return self._capacity.is_there(wanted) or self._is_worth_a_node(wanted, waiting, left_s)
         unused = self.unused()
@@ -115,7 +116,7 @@ class Placements:
         return True
 
     def _is_worth_a_node(self, wanted: PlacementGroupFactory, waiting: int, left_s: float) -> bool:
-        """Returns whether the trial would still wait when a new machine could be up."""
+        """Return whether the trial would still wait when a new machine could be up."""
         placements = self._pool.placements.values()
         shown = sum(each.worker is None and each.needs_node for each in placements)
         alike = [each for each in placements if each.resources == wanted and not each.needs_node]
@@ -123,7 +124,7 @@ class Placements:
         return self.growth.wants_more(began, waiting + shown, shown, self._clock.monotonic(), left_s)
 
     def clear(self, placement: ActorPlacement) -> None:
-        """Ends a group that no trial uses, and its actor."""
+        """End a group that no trial uses, and its actor."""
         if placement in self.vacant:
             self.vacant.remove(placement)
             self.remove(placement)
@@ -131,7 +132,7 @@ class Placements:
             self.retire(placement.worker)
 
     def retire(self, worker: ActorHandle) -> None:
-        """Frees the room of an actor at once: Ray gives it to no other before the actor has left."""
+        """Free the room of an actor at once: Ray gives it to no other before the actor has left."""
         self._pool.retire(worker)
         self._capacity.free(worker.placement.resources)
         worker.placement.is_given_up = True
@@ -141,7 +142,7 @@ class Placements:
         self._pool.ray.remove_group(placement)
 
     def clear_old(self, now: float, linger_s: float, max_idle: int) -> float:
-        """Ends what has waited too long, and surplus idle actors; returns when the next has."""
+        """End what has waited too long, and surplus idle actors; return when the next has."""
         due_at = float("inf")
         for placement in self.unused():
             if now >= placement.free_since + linger_s:
@@ -153,7 +154,7 @@ class Placements:
         return due_at
 
     def close(self, groups: list[ActorPlacement]) -> None:
-        """Removes all groups, after the pool has ended their actors."""
+        """Remove all groups, after the pool has ended their actors."""
         with ThreadPoolExecutor(_MOST_REMOVALS) as threads:  # each waits for an answer of the cluster
             list(threads.map(self._pool.ray.remove_group, {id(each): each for each in groups}.values()))
         self.vacant.clear()
@@ -161,7 +162,7 @@ class Placements:
 
 
 class RayEngine(ProcessEngine, ActorListener):
-    """A RayEngine runs trials on the Ray cluster that this process is connected to.
+    """Runs trials on the Ray cluster that this process is connected to.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
     """
@@ -178,7 +179,7 @@ class RayEngine(ProcessEngine, ActorListener):
         trainables: Mapping[str, bytes] | None = None,
         options: RayOptions = _DEFAULTS,
     ) -> None:
-        """Takes the first view of the cluster, which `capacity` overrides, and pickled trainables by name."""
+        """Take the first view of the cluster, which `capacity` overrides, and pickled trainables by name."""
         super().__init__(clock, options)
         tls = TlsTunnel(machine.environment()) if uses_tls(machine.environment()) else None
         self._options = options
@@ -220,7 +221,7 @@ class RayEngine(ProcessEngine, ActorListener):
         return self._capacity.limit.to_floats()
 
     def register(self, name: str, trainable: bytes) -> None:
-        """Makes a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
+        """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
         self._actor_setup.put(name, trainable)
         for worker in [each for each in self._pool.idle if each.key is not None and each.key[0] == name]:
             self._placements.retire(worker)
@@ -245,7 +246,7 @@ class RayEngine(ProcessEngine, ActorListener):
             self._finish(run, failure=failures.impossible_failure(why_not))
             return
         try:
-            order = order_of(run.command, self._options.env, self._options.storage)
+            order = order_of(run.command, self._env(), self._options.storage)
             message = write_order(order._replace(has_leftovers=order.trial_id in self._was_apart))
         except Exception as error:  # noqa: BLE001 - pickling a user's config runs user code
             self._finish(run, failure=failures.unpicklable_failure("the config cannot be pickled", error))
@@ -254,8 +255,13 @@ class RayEngine(ProcessEngine, ActorListener):
         self._waiting.add(run)
         self._start_waiting()
 
+    def _env(self) -> Mapping[str, str]:
+        """Return the environment of trials; TrialGroupCallback reads whether workers may wait for room."""
+        may_wait = self._options.limits_trials or self._view.has_autoscaler
+        return {**self._options.env, "MUSTER_WORKERS_MAY_WAIT": "1" if may_wait else ""}
+
     def _try_start(self, run: TrialRun) -> bool:
-        """Takes an idle actor, an empty placement group, or new ones; returns False if it must wait."""
+        """Take an idle actor, an empty placement group, or new ones; return False if it must wait."""
         command = run.command
         why_not = self._capacity.why_never(command.resources)
         if why_not is not None:  # the cluster has shrunk for good
@@ -295,7 +301,7 @@ class RayEngine(ProcessEngine, ActorListener):
     # Ending
 
     def _withdraw(self, run: TrialRun) -> None:
-        """Cancels the actor, if one was requested; the placement group may serve another trial."""
+        """Cancel the actor, if one was requested; the placement group may serve another trial."""
         self._waiting.remove(run)
         placement = self._placements.of_trial.get(run.command.trial_id)
         if placement is not None:
@@ -343,7 +349,7 @@ class RayEngine(ProcessEngine, ActorListener):
         self._start_waiting()
 
     def _on_draining(self, view: ClusterView) -> None:
-        """Tells the trials on nodes that are drained, and gives up what waits there for another trial."""
+        """Tell the trials on nodes that are drained, and gives up what waits there for another trial."""
         for line in self._draining.update(view, self._clock.now() - ahead_s(self._clock)):
             _log.warning("%s", line)
         for trial_id, placement in list(self._placements.of_trial.items()):
@@ -354,7 +360,7 @@ class RayEngine(ProcessEngine, ActorListener):
                 self._placements.clear(placement)
 
     def _info_of(self, placement: ActorPlacement) -> PreemptionInfo | None:
-        """Returns what is announced about the nodes that a trial uses; None: nothing."""
+        """Return what is announced about the nodes that a trial uses; None: nothing."""
         node_ids = self._view.groups.get(placement.group.id.hex(), ())
         own = () if placement.worker is None else (placement.worker.node_id,)
         return self._draining.earliest((*own, *node_ids))
@@ -390,7 +396,7 @@ class RayEngine(ProcessEngine, ActorListener):
             self._watcher.publish(replace(forecast, driver=self._driver))
 
     def _check_placeable(self, placement: ActorPlacement, run: TrialRun, now: float) -> None:
-        """Ends a trial that can never be placed, and warns about one that has waited long."""
+        """End a trial that can never be placed, and warns about one that has waited long."""
         why = self._view.unplaceable.get(placement.group.id.hex())
         if why is None and not self._view.has_autoscaler:
             why = why_unplaceable(placement.resources, self._capacity.history.nodes())

@@ -1,4 +1,4 @@
-"""Makes a TrialFailure from how Ray reports an actor's end: node, memory, start, or a signal.
+"""Make a TrialFailure from how Ray reports an actor's end: node, memory, start, or a signal.
 
 Works on the names and texts of Ray's exceptions, so that it can be tested without a cluster.
 """
@@ -33,7 +33,7 @@ _CRASHES = {
 
 
 def report_death_through(connection: socket.socket, tls: TlsTunnel | None) -> None:
-    """Sends the exit code or the crash text of this process, an actor, over the connection.
+    """Send the exit code or the crash text of this process, an actor, over the connection.
 
     A process that crashes encrypts nothing more: with TLS its crash text stays in its log.
     """
@@ -55,7 +55,7 @@ def report_death_through(connection: socket.socket, tls: TlsTunnel | None) -> No
 
 
 def crash_failure(output: bytes) -> TrialFailure | None:
-    """Returns the failure that `faulthandler` wrote; None when the output is something else."""
+    """Return the failure that `faulthandler` wrote; None when the output is something else."""
     text = output.decode(errors="replace")
     begin = text.find(_OPENING)
     if begin < 0:
@@ -69,13 +69,8 @@ def crash_failure(output: bytes) -> TrialFailure | None:
 
 
 _NODE_LOST_TEXTS = (
-    "node has died",
-    "node died",
-    "node was terminated",
-    "its node",
-    "node is dead",
-    "node failure",
-    "NODE_DIED",
+    *("node has died", "node died", "node was terminated", "its node", "node is dead"),
+    *("node failure", "NODE_DIED"),
 )
 _START_NAMES = ("RuntimeEnvSetupError", "ActorUnschedulableError", "ActorPlacementGroupRemoved")
 _MOST_CHARACTERS = 800
@@ -85,14 +80,14 @@ _PREEMPTED = TrialFailure(
 
 
 def is_actor_unavailable(outcome: BaseException) -> bool:
-    """Returns whether Ray does not know yet if the actor lives."""
+    """Return whether Ray does not know yet if the actor lives."""
     return type(outcome).__name__ == "ActorUnavailableError"
 
 
 def outcome_failure(
     outcome: BaseException | None, *, was_draining: bool = False, uses_tls: bool = False
 ) -> TrialFailure:
-    """Returns the failure behind the outcome of an actor's call; None: the call returned.
+    """Return the failure behind the outcome of an actor's call; None: the call returned.
 
     `was_draining`: its node was to go. Ray drains a node that runs something only to take it back, and sets
     `preempted` only as long as it does not know that the node is dead.
@@ -132,7 +127,7 @@ def start_failure(why: str) -> TrialFailure:
 
 
 def _summary(text: str) -> str:
-    """Returns Ray's text on one line, without the identifiers and the page of advice around it."""
+    """Return Ray's text on one line, without the identifiers and the page of advice around it."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\t")]
     short = " ".join(lines)
     return short if len(short) <= _MOST_CHARACTERS else short[:_MOST_CHARACTERS] + "..."

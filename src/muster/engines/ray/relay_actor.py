@@ -1,4 +1,4 @@
-"""Runs in another process, of the head: RelayActor connects trials to a driver that they cannot reach.
+"""Run in another process, of the head: RelayActor connects trials to a driver that they cannot reach.
 
 The module is pickled by value, as the head may lack this package. The actor knows nothing of what it passes
 on and has no key: a caller still has to prove itself to the driver.
@@ -20,7 +20,7 @@ RelayedChunk = tuple[int, "bytes | None"]  # connection, data; None: the connect
 
 
 class RelayActor:
-    """A RelayActor reads every connection in one thread; its calls `push` and `pull` come in others."""
+    """Reads every connection in one thread; its calls `push` and `pull` come in others."""
 
     def __init__(self) -> None:
         import ray
@@ -42,7 +42,7 @@ class RelayActor:
         return self._address
 
     def push(self, chunks: list[RelayedChunk]) -> None:
-        """Carries chunks from the driver to the trials."""
+        """Carry chunks from the driver to the trials."""
         for number, data in chunks:
             self._new.discard(number)
             connection = self._connections.get(number)
@@ -57,7 +57,7 @@ class RelayActor:
                 continue  # the reader sees that the connection has ended
 
     def pull(self, wait_s: float) -> list[RelayedChunk]:
-        """Returns chunks from the trials for the driver, waiting up to `wait_s` for the first."""
+        """Return chunks from the trials for the driver, waiting up to `wait_s` for the first."""
         with self._changed:
             self._changed.wait_for(lambda: self._chunks, timeout=wait_s)
             found: list[RelayedChunk] = []

@@ -29,7 +29,7 @@ from muster.stores.storage import MARKER, Storage, local_sizes, with_retries
 
 
 class RemoteStorage(NamedTuple):
-    """A RemoteStorage is a storage that every machine reaches, and the directory that is copied there."""
+    """A storage that every machine reaches, and the directory that is copied there."""
 
     uri: str  # of the experiment
     filesystem: Any  # the user's own, or None
@@ -38,7 +38,7 @@ class RemoteStorage(NamedTuple):
     reserved: tuple[str, ...] = ()  # files of a trial's directory that only the driver writes
 
     def pickled(self) -> bytes:
-        """Returns this value as bytes; raises what pickling the user's file system raises."""
+        """Return this value as bytes; raises what pickling the user's file system raises."""
         import cloudpickle  # type: ignore[import-untyped]
 
         blob: bytes = cloudpickle.dumps(tuple(self))
@@ -52,12 +52,12 @@ class RemoteStorage(NamedTuple):
         return Storage(self.uri, self.filesystem)
 
     def name_of(self, path: str) -> str | None:
-        """Returns the name in the storage of a path of the driver's; None for one that is not copied."""
+        """Return the name in the storage of a path of the driver's; None for one that is not copied."""
         prefix = f"{self.root.rstrip(os.sep)}{os.sep}"
         return path[len(prefix) :].replace(os.sep, "/") if path.startswith(prefix) else None
 
     def problem(self) -> str:
-        """Returns why this node cannot use the storage; empty when it can."""
+        """Return why this node cannot use the storage; empty when it can."""
         try:
             if self.storage().exists(MARKER):
                 return ""
@@ -72,7 +72,7 @@ CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 
 
 class TrialFiles:
-    """A TrialFiles copies the files of one attempt; `name` is the trial's directory in the storage."""
+    """Copies the files of one attempt; `name` is the trial's directory in the storage."""
 
     def __init__(self, remote: RemoteStorage, name: str, order: StartOrder) -> None:
         self._remote, self._storage, self._name = remote, remote.storage(), name
@@ -81,7 +81,7 @@ class TrialFiles:
         self._sent: dict[str, tuple[int, int]] = {}  # size and time of change
 
     def fetch_logs(self) -> None:
-        """Fetches the log files of an earlier attempt elsewhere, which the trial continues."""
+        """Fetch the log files of an earlier attempt elsewhere, which the trial continues."""
         for file in self._logs:
             place, name = os.path.join(self._folder, file), f"{self._name}/{file}"
             try:
@@ -93,7 +93,7 @@ class TrialFiles:
                 _log.warning("the log of an earlier attempt is not continued: %s", error)
 
     def send(self) -> None:
-        """Copies logs, and artifacts where they are wanted, as far as they have changed."""
+        """Copy logs, and artifacts where they are wanted, as far as they have changed."""
         for file in local_sizes(self._folder):
             place = os.path.join(self._folder, file)
             try:
@@ -118,7 +118,7 @@ _FIX = "Make sure that this node reaches the storage (network, credentials); Tun
 
 
 class Waits(NamedTuple):
-    """A Waits holds how long and how often a transfer is tried."""
+    """Holds how long and how often a transfer is tried."""
 
     whole_s: float = 120.0  # for a checkpoint that the driver may still be copying
     look_s: float = 1.0  # between two tries to read it
@@ -127,7 +127,7 @@ class Waits(NamedTuple):
 
 
 class StorageTransfer:
-    """A StorageTransfer serves one actor; `sees` is whether this node sees the driver's directory."""
+    """Serves one actor; `sees` is whether this node sees the driver's directory."""
 
     def __init__(
         self, remote: RemoteStorage, *, sees: bool, clock: Clock, waits: Waits | None = None
@@ -189,14 +189,14 @@ class StorageTransfer:
         self._scratch.remove(_FILES)
 
     def close(self) -> None:
-        """Removes the scratch directory, because the actor ends."""
+        """Remove the scratch directory, because the actor ends."""
         self._scratch.remove()
 
     def own_threads(self) -> int:
         return sum(each.name.startswith(_THREADS) for each in threading.enumerate())
 
     def _fetched(self, path: str) -> str:
-        """Returns where the checkpoint is on this node, after fetching it if necessary."""
+        """Return where the checkpoint is on this node, after fetching it if necessary."""
         name = self._remote.name_of(path)
         if name is None or (self._sees and os.path.isdir(path)):
             return path
@@ -212,7 +212,7 @@ class StorageTransfer:
         return target
 
     def _why_not_fetched(self, name: str, target: str) -> str:
-        """Returns why the checkpoint is not complete at `target`; empty when it is."""
+        """Return why the checkpoint is not complete at `target`; empty when it is."""
         draft = f"{target}.partial"
         try:
             wanted = msgspec.json.decode(self._storage.read(f"{name}/{MANIFEST}"))["files"]
@@ -229,7 +229,7 @@ class StorageTransfer:
         return why
 
     def _clear_from(self, name: str) -> None:
-        """Deletes this name and later ones of an unfinished attempt: contents must not mix."""
+        """Delete this name and later ones of an unfinished attempt: contents must not mix."""
         for each in self._storage.listing(self._trial):
             if CHECKPOINT.fullmatch(each) and _number(each) >= _number(name):
                 self._storage.delete_dir(f"{self._trial}/{each}")

@@ -1,4 +1,4 @@
-"""Encrypts the connections between driver and actors with the certificates that Ray uses (RAY_USE_TLS).
+"""Encrypt the connections between driver and actors with the certificates that Ray uses (RAY_USE_TLS).
 
 Both ends keep plain sockets inside their own process; one thread moves bytes between these and the encrypted
 connections. Each verifies the certificate of the other against the CA; addresses are not compared with
@@ -24,12 +24,12 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 def uses_tls(environment: Mapping[str, str]) -> bool:
-    """Returns whether Ray encrypts its connections here."""
+    """Return whether Ray encrypts its connections here."""
     return environment.get("RAY_USE_TLS", "").lower() in ("1", "true")
 
 
 class TlsLine:
-    """A TlsLine is one encrypted connection and the plain socket whose other half its user has."""
+    """One encrypted connection and the plain socket whose other half its user has."""
 
     def __init__(self, encrypted: ssl.SSLSocket, plain: socket.socket) -> None:
         self.encrypted, self.plain = encrypted, plain
@@ -40,7 +40,7 @@ class TlsLine:
         plain.setblocking(False)
 
     def move(self) -> bool:
-        """Moves what can be moved; returns False when one end is closed and the other has got everything."""
+        """Move what can be moved; returns False when one end is closed and the other has got everything."""
         try:
             if not self._is_ready:
                 # Takes what the user writes before anything can be sent: a few bytes, or that it hung up.
@@ -62,7 +62,7 @@ class TlsLine:
         return not self._is_over or bool(self._received or self._to_send)
 
     def events(self) -> tuple[int, int]:
-        """Returns what to wait for on the encrypted and on the plain side."""
+        """Return what to wait for on the encrypted and on the plain side."""
         sends = self._needs_write or (self._to_send and self._is_ready)
         encrypted = (0 if self._received else _READ) | (_WRITE if sends else 0)
         waits = not self._is_over and not (self._to_send and self._is_ready)
@@ -87,7 +87,7 @@ class TlsLine:
         return True
 
     def _take_to_send(self) -> bool:
-        """Takes what the user has written, and encrypts it; returns whether anything was sent."""
+        """Take what the user has written, and encrypts it; returns whether anything was sent."""
         if not self._to_send and not self._is_over:
             with contextlib.suppress(BlockingIOError):
                 self._to_send = self.plain.recv(_CHUNK)
@@ -106,10 +106,10 @@ class TlsLine:
 
 
 class TlsTunnel:
-    """A TlsTunnel encrypts all connections of one process, in a thread of its own."""
+    """Encrypts all connections of one process, in a separate thread."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Reads Ray's certificates; EngineError names what is wrong with them."""
+        """Read Ray's certificates; EngineError names what is wrong with them."""
         missing = [name for name in _NAMES if not os.path.isfile(environment.get(name, ""))]
         if missing:
             raise EngineError(
@@ -132,28 +132,28 @@ class TlsTunnel:
         self._thread.start()
 
     def greet(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Returns the encrypted connection of a caller, within its time limit."""
+        """Return the encrypted connection of a caller, within its time limit."""
         try:
             return self._client.wrap_socket(connection)
         except ssl.SSLEOFError as error:
             raise ConnectionResetError("the other end hung up") from error
 
     def accept(self, connection: socket.socket) -> socket.socket:
-        """Returns a plain socket that stands for the connection of a caller, who has still to greet."""
+        """Return a plain socket that stands for the connection of a caller, who has still to greet."""
         connection.setblocking(False)
         return self.carry(
             self._server.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         )
 
     def carry(self, encrypted: ssl.SSLSocket) -> socket.socket:
-        """Returns a plain socket that stands for this connection, which belongs to the tunnel from now on."""
+        """Return a plain socket that stands for this connection, which belongs to the tunnel from now on."""
         ours, theirs = socket.socketpair()
         self._new.append(TlsLine(encrypted, ours))
         self._wake_write.send(b"!")
         return theirs
 
     def flush(self, timeout_s: float) -> None:
-        """Waits until everything that was written so far is on its way."""
+        """Wait until everything that was written so far is on its way."""
         self._flushed.clear()
         self._wake_write.send(b"!")
         self._flushed.wait(timeout_s)
@@ -186,8 +186,8 @@ class TlsTunnel:
                     self._flushed.set()
 
     def _move(self, line: TlsLine) -> None:
-        goes_on = line.move()
-        before, after = self._lines[line], line.events() if goes_on else (0, 0)
+        continues = line.move()
+        before, after = self._lines[line], line.events() if continues else (0, 0)
         for side, old, new in zip((line.encrypted, line.plain), before, after, strict=True):
             if new and old:
                 if new != old:
@@ -197,7 +197,7 @@ class TlsTunnel:
             elif old:
                 self._selector.unregister(side)
         self._lines[line] = after
-        if not goes_on:
+        if not continues:
             del self._lines[line]
             line.close()
 

@@ -1,1 +1,1 @@
-"""Stores the facts of one experiment, in SQLite and in memory."""
+"""Store the facts of one experiment, in SQLite and in memory."""

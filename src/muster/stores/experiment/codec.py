@@ -1,4 +1,4 @@
-"""Encodes facts as bytes, for both experiment stores and their readers. Paths are stored relative.
+"""Encode facts as bytes, for both experiment stores and their readers. Paths are stored relative.
 
 A batch is one msgpack array of [kind, trial id, body]; a body is an array, its first item the time. Reports
 with the same keys that follow each other are one item of it: the keys once, and the values column by column.
@@ -20,6 +20,7 @@ from muster.trials.events import (
     ExperimentEnded,
     ExperimentResumed,
     Fact,
+    LimitsChanged,
     SearchExhausted,
     TrialAdmitted,
     TrialCharged,
@@ -33,6 +34,7 @@ from muster.trials.events import (
     TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialStopRequested,
     TrialSuspended,
 )
 from muster.trials.model import CheckpointRef
@@ -49,17 +51,18 @@ RESUMED = 14
 NOTICED, MOVED = 15, 16  # the machine of a trial will be taken; its trial was moved when that time was over
 DECIDED = 17
 PRICED, CHARGED, SUSPENDED = 18, 19, 20
+STOP_REQUESTED, LIMITED = 21, 22  # by the user
 _FEW, _TWICE = 8, 2  # fewer reports, or fewer of each trial, are stored one by one: that is cheaper
 _ONE, _EACH, _SHARED = range(3)  # forms of a column: a constant, a value per report, objects and their places
 _OF_NUMBERS = frozenset(  # nothing of the user's in them
-    {EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED, MOVED, PRICED, CHARGED, SUSPENDED}
+    {EXITED, ADMITTED, EXHAUSTED, ENDED, RESUMED, MOVED, PRICED, CHARGED, SUSPENDED, STOP_REQUESTED, LIMITED}
 )
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
 
 class StoredFact(NamedTuple):
-    """A StoredFact is one fact as it is written."""
+    """One fact as it is written."""
 
     kind: int
     trial_id: str
@@ -69,7 +72,7 @@ class StoredFact(NamedTuple):
 
 
 class ExperimentLocation:
-    """An ExperimentLocation is where the experiment is now: a moved directory finds its checkpoints again."""
+    """Where the experiment is now: a moved directory finds its checkpoints again."""
 
     def __init__(self, *roots: str) -> None:
         """Paths are returned below the first location; the others are different spellings of it."""
@@ -77,19 +80,19 @@ class ExperimentLocation:
         self._prefixes = tuple(f"{root.rstrip('/')}/" for root in dict.fromkeys(roots))
 
     def inside(self, path: str) -> str:
-        """Returns a path as stored: `./trial/checkpoint_000001`, or unchanged when it lies elsewhere."""
+        """Return a path as stored: `./trial/checkpoint_000001`, or unchanged when it lies elsewhere."""
         for prefix in self._prefixes:
             if path.startswith(prefix):
                 return f"./{path[len(prefix) :]}"
         return path
 
     def outside(self, stored: str) -> str:
-        """Returns a path as an engine can use it."""
+        """Return a path as an engine can use it."""
         return f"{self._root}/{stored[2:]}" if stored.startswith("./") else stored
 
 
 def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
-    """Encodes a fact; every value of a user can be encoded, see `values`."""
+    """Encode a fact; every value of a user can be encoded, see `values`."""
     if type(fact) is TrialReported and fact.checkpoint is None:  # most facts are such
         return StoredFact(REPORTED, fact.trial_id, *values.encode([fact.at, fact.result, None]))
     if type(fact) in _AS_FIELDS:
@@ -104,7 +107,7 @@ def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
 
 
 def unpack(stored: StoredFact, place: ExperimentLocation, *, trust: bool = False) -> Fact:
-    """Decodes a fact; ValueError when the bytes are not a fact."""
+    """Decode a fact; ValueError when the bytes are not a fact."""
     try:
         body = values.decode(stored.body, stored.pickles, trust=trust)
         return _UNPACKERS[stored.kind](stored.trial_id, body, place)
@@ -113,7 +116,7 @@ def unpack(stored: StoredFact, place: ExperimentLocation, *, trust: bool = False
 
 
 class PackedBatch(NamedTuple):
-    """A PackedBatch is everything that one append writes."""
+    """Everything that one append writes."""
 
     data: bytes
     pickles: bytes | None  # by position in the batch
@@ -121,7 +124,7 @@ class PackedBatch(NamedTuple):
 
 
 def pack_batch(facts: Iterable[Fact], place: ExperimentLocation) -> PackedBatch:
-    """Encodes facts in their order."""
+    """Encode facts in their order."""
     items: list[tuple[int, str, Raw]] = []
     stored: list[StoredFact] = []
     pickles: dict[int, bytes] = {}
@@ -142,7 +145,7 @@ def pack_batch(facts: Iterable[Fact], place: ExperimentLocation) -> PackedBatch:
 
 
 def _runs(facts: Iterable[Fact]) -> Iterator[list[Any]]:
-    """Yields facts in their order: reports with the same keys together, every other fact by itself."""
+    """Yield facts in their order: reports with the same keys together, every other fact by itself."""
     run: list[Fact] = []
     keys: list[str] = []
     for fact in facts:
@@ -163,7 +166,7 @@ def _runs(facts: Iterable[Fact]) -> Iterator[list[Any]]:
 
 
 def _table(run: Sequence[TrialReported]) -> bytes | None:
-    """Returns reports with the same keys in one piece; None when there is more in them than plain data."""
+    """Return reports with the same keys in one piece; None when there is more in them than plain data."""
     keys = list(run[0].result)
     columns = zip(*[fact.result.values() for fact in run])  # noqa: B905 - equally long
     try:
@@ -194,7 +197,7 @@ def _column(column: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def unpack_batch(data: bytes, pickles: bytes | None) -> Iterable[StoredFact]:
-    """Decodes a batch; ValueError when the bytes are not a batch."""
+    """Decode a batch; ValueError when the bytes are not a batch."""
     beside: dict[int, bytes] = msgspec.msgpack.decode(pickles) if pickles is not None else {}
     for position, (kind, trial_id, body) in enumerate(_BATCH.decode(data)):
         if kind == _REPORTS:
@@ -221,7 +224,7 @@ def _values_of(count: int, form: int, content: Any, places: Sequence[int] = ()) 
 
 
 def checkpoint_of(value: Sequence[Any] | None, place: ExperimentLocation) -> CheckpointRef | None:
-    """Returns a checkpoint from the body of a fact."""
+    """Return a checkpoint from the body of a fact."""
     if value is None:
         return None
     path, index, metrics = value
@@ -229,7 +232,7 @@ def checkpoint_of(value: Sequence[Any] | None, place: ExperimentLocation) -> Che
 
 
 def failure_of(value: Sequence[Any] | None) -> TrialFailure | None:
-    """Returns a failure from the body of an exit."""
+    """Return a failure from the body of an exit."""
     if value is None:
         return None
     kind, message, traceback, exception = value
@@ -295,6 +298,8 @@ _AS_FIELDS: Mapping[type, int] = {
     TrialPriced: PRICED,
     TrialCharged: CHARGED,
     TrialSuspended: SUSPENDED,
+    TrialStopRequested: STOP_REQUESTED,
+    LimitsChanged: LIMITED,
 }
 
 

@@ -1,4 +1,4 @@
-"""Follows the file of an experiment beside its writer: what changed since the last look, and nothing else.
+"""Follow the file of an experiment beside its writer: what changed since the last look, and nothing else.
 
 For the page, which looks ten times a second. Reads are short, so that the writer's log can be emptied.
 """
@@ -15,14 +15,7 @@ from msgspec import Struct, field
 from muster.errors import MusterError, StoreError
 from muster.host.file_lock import holder_of
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import (
-    CREATED,
-    ENDED,
-    EXHAUSTED,
-    ExperimentLocation,
-    StoredFact,
-    unpack_batch,
-)
+from muster.stores.experiment.codec import CREATED, ExperimentLocation, StoredFact, unpack_batch
 from muster.stores.experiment.reader import store_path
 from muster.stores.experiment.summary import Digest, TrialSummary
 from muster.stores.experiment.trial_rows import TRIALS_SCHEMA, RowBuffer, decompress
@@ -33,19 +26,14 @@ _CHUNK = 250  # trials per query
 
 
 class FollowStep(Struct, kw_only=True):
-    """Trials with new facts as they are now, and statuses that the rows of other trials have now."""
+    """Trials with new facts, or with another status, as they are now."""
 
     digests: list[Digest] = field(default_factory=list)
-    statuses: dict[str, str] = field(default_factory=dict)
-    is_exhausted: bool = False  # the searcher has no more trials, or the experiment has ended
     unreadable: int = 0  # rows and batches that are damaged and were left out
-
-    def __bool__(self) -> bool:
-        return bool(self.digests or self.statuses or self.is_exhausted)
 
 
 class ExperimentFollower:
-    """An ExperimentFollower reads one file again and again; `poll` raises StoreError when it is gone.
+    """Reads one file again and again; `poll` raises StoreError when it is gone.
 
     Any thread may call it, one at a time.
     """
@@ -57,17 +45,18 @@ class ExperimentFollower:
         self._opened = self._marks()
         self._version = -1
         self._saved = self._last = -1
-        self._counts: dict[str, tuple[int, int, int]] = {}  # starts, reports, failures
+        self._known: dict[str, tuple[str, int, int, int]] = {}  # status, starts, reports, failures
+        self._sizes: dict[str, int] = {}  # of the records in the rows
         self._later = RowBuffer()  # facts after the snapshot
 
     def poll(self, take: Callable[[list[Digest]], None] | None = None) -> FollowStep:
-        """Returns what other processes have committed since the last call; digests are valid until the next.
+        """Return what other processes have committed since the last call; digests are valid until the next.
 
         With `take`, whole trials are not returned but passed to it, a few hundred at a time: ten thousand at
         once would fill the memory that is then needed for nothing else.
         """
         marks = self._marks()
-        if marks != self._opened:  # made anew, or closed and opened again by a writer
+        if marks != self._opened:  # replaced, or closed and opened again by a writer
             self._reopen(marks)
         version = self._database.data_version()
         if version == self._version:
@@ -77,23 +66,22 @@ class ExperimentFollower:
         with self._database.read_transaction():
             saved = int(self._database.execute("SELECT saved FROM experiment")[0][0])
             if saved != self._saved:
-                self._read_rows(step, take)
+                self._read_rows(step, take, is_gap=self._last < saved)
                 self._last, self._later = saved, RowBuffer()  # rows hold what came before
             self._read_facts(step, take)
         self._saved, self._version = saved, version
         return step
 
     def settings(self) -> Mapping[str, Any]:
-        """Returns what the experiment was started with."""
+        """Return what the experiment was started with."""
         rows = self._database.execute("SELECT settings, settings_pickles FROM experiment")
         try:
-            found: dict[str, Any] = values.decode(*rows[0])
+            return dict(values.decode(*rows[0]))
         except ValueError:
             return {}
-        return found
 
     def trial(self, trial_id: str) -> TrialSummary | None:
-        """Returns one trial as it is now; None when there is none with this id."""
+        """Return one trial as it is now; None when there is none with this id."""
         with self._database.read_transaction():
             later = RowBuffer()
             for _, facts in self._batches(-1, FollowStep()):
@@ -105,7 +93,7 @@ class ExperimentFollower:
             raise StoreError(f"{self._path}: trial {trial_id} cannot be read ({error})") from error
 
     def writer(self) -> int | None:
-        """Returns the process that runs the experiment now; None when none does, 0 when it is not known."""
+        """Return the process that runs the experiment now; None when none does, 0 when it is not known."""
         return holder_of(self._path)
 
     def close(self) -> None:
@@ -125,23 +113,29 @@ class ExperimentFollower:
         self._database = Database.open_read_only(self._path, TRIALS_SCHEMA, any_thread=True)
         self._opened, self._version = marks, -1
         if is_other:
-            raise StoreError(f"{self._path} was replaced by another experiment: open the page anew")
+            raise StoreError(f"{self._path} was replaced by another experiment: open the page again")
 
-    def _read_rows(self, step: FollowStep, take: Callable[[list[Digest]], None]) -> None:
+    def _read_rows(self, step: FollowStep, take: Callable[[list[Digest]], None], *, is_gap: bool) -> None:
+        """Read the rows that changed; with a gap, facts went into them before they were seen here."""
         if self._saved < 0:
             chunks = self._all_rows()
         else:
-            rows = self._database.execute(f"SELECT {_COLUMNS} FROM trials ORDER BY number")
-            step.statuses = {row[0]: row[1] for row in rows}
-            chunks = self._rows_of([row[0] for row in rows if self._counts.get(row[0]) != row[2:]])
+            sql = f"SELECT length(record), {_COLUMNS} FROM trials ORDER BY number"
+            rows = self._database.execute(sql)
+            sizes, self._sizes = self._sizes, {row[1]: row[0] for row in rows}
+            chunks = self._rows_of(
+                [
+                    row[1]
+                    for row in rows
+                    if self._known.get(row[1]) != row[2:] or (is_gap and sizes.get(row[1]) != row[0])
+                ]
+            )
         for chunk in chunks:
             self._pass_on(list(self._decoded(chunk, step)), take)
 
     def _all_rows(self) -> Iterator[list[Row]]:
-        sql, last = (
-            f"SELECT {_COLUMNS}, record, number FROM trials WHERE number > ? ORDER BY number LIMIT ?",
-            -1,
-        )
+        sql = f"SELECT {_COLUMNS}, record, number FROM trials WHERE number > ? ORDER BY number LIMIT ?"
+        last = -1
         while rows := self._database.execute(sql, (last, _CHUNK)):
             last = rows[-1][-1]
             yield [row[:-1] for row in rows]
@@ -158,6 +152,7 @@ class ExperimentFollower:
         for trial_id, status, starts, reports, failures, record in rows:
             try:
                 content = decompress(record, dictionary)
+                self._sizes[trial_id] = len(record)
                 yield Digest.from_row(trial_id, status, (starts, reports, failures), content)
             except ValueError:
                 step.unreadable += 1
@@ -168,15 +163,12 @@ class ExperimentFollower:
             self._last = last
             self._later.note(facts)
             changed.update(dict.fromkeys(fact.trial_id for fact in facts if fact.trial_id))
-            step.is_exhausted |= any(fact.kind in (EXHAUSTED, ENDED) for fact in facts)
         ids = list(changed)
         for start in range(0, len(ids), _CHUNK):
             self._pass_on(self._joined(ids[start : start + _CHUNK], self._later, step), take)
-        for trial_id in step.statuses.keys() & changed.keys():
-            del step.statuses[trial_id]
 
     def _joined(self, ids: list[str], later: RowBuffer, step: FollowStep) -> list[Digest]:
-        """Returns trials from their rows and from later facts; leaves out those that have neither."""
+        """Return trials from their rows and from later facts; leave out those that have neither."""
         with_rows = [one for one in ids if one not in later.digests or CREATED not in later.digests[one].kept]
         known = {row.trial_id: row for rows in self._rows_of(with_rows) for row in self._decoded(rows, step)}
         joined = []
@@ -188,7 +180,8 @@ class ExperimentFollower:
 
     def _pass_on(self, digests: list[Digest], take: Callable[[list[Digest]], None]) -> None:
         for digest in digests:
-            self._counts[digest.trial_id] = (digest.starts, digest.reports, digest.failures)
+            counts = digest.starts, digest.reports, digest.failures
+            self._known[digest.trial_id] = (digest.status, *counts)
         if digests:
             take(digests)
 
@@ -203,7 +196,7 @@ class ExperimentFollower:
 
 
 def follow(path: str | Path, *, root: str | None = None) -> ExperimentFollower:
-    """Opens an experiment to follow it; raises MusterError with a hint when there is none."""
+    """Open an experiment to follow it; raises MusterError with a hint when there is none."""
     try:
         return ExperimentFollower(path, root=root)
     except MusterError:

@@ -1,4 +1,4 @@
-"""Reads the file of an experiment, while it runs or after; never writes, unpickles only on request."""
+"""Read the file of an experiment, while it runs or after; never writes, unpickles only on request."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import MsgspecError, Struct, msgpack
+
 from muster.errors import LedgerCorrupt, MusterError, StoreError
 from muster.host.file_lock import holder_of
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import ExperimentLocation, StoredFact, unpack, unpack_batch
+from muster.stores.experiment.codec import (
+    ENDED,
+    EXHAUSTED,
+    ExperimentLocation,
+    StoredFact,
+    unpack,
+    unpack_batch,
+)
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.experiment.trial_rows import TRIALS_SCHEMA, RowBuffer, decompress, read_digests
 from muster.stores.sqlite import Closing, Database
@@ -23,18 +32,18 @@ STORE_NAME = "experiment.sqlite"
 
 
 def store_path(path: str | Path) -> Path:
-    """Returns the file of an experiment, given it or its directory."""
+    """Return the file of an experiment, given it or its directory."""
     place = Path(path)
     return place / STORE_NAME if place.is_dir() else place
 
 
 def is_experiment(place: str) -> bool:
-    """Returns whether the directory holds an experiment's store."""
+    """Return whether the directory holds an experiment's store."""
     return os.path.isfile(os.path.join(place, STORE_NAME))
 
 
 def experiments_below(place: str) -> tuple[str, ...]:
-    """Returns the directories of experiments right below this one, by name."""
+    """Return the directories of experiments right below this one, by name."""
     try:
         names = sorted(os.listdir(place))
     except OSError:
@@ -48,7 +57,7 @@ def open_trials(
     root: str | None = None,
     filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
 ) -> TrialReader:
-    """Opens an experiment for reading, even while another process runs it; the caller closes it.
+    """Open an experiment for reading, even while another process runs it; the caller closes it.
 
     On another `filesystem`, a copy of the file is read. Paths in facts are below `root` (default: `path`).
 
@@ -65,7 +74,7 @@ def open_trials(
 
 
 def copy_of(storage: Storage, address: str) -> tempfile.TemporaryDirectory[str]:
-    """Returns a directory with a copy of an experiment's file; StoreError when there is none."""
+    """Return a directory with a copy of an experiment's file; StoreError when there is none."""
     try:
         content = storage.read(STORE_NAME)
     except MusterError as error:
@@ -77,8 +86,19 @@ def copy_of(storage: Storage, address: str) -> tempfile.TemporaryDirectory[str]:
     return copy
 
 
+class _Snapshot(Struct):
+    """The part of a saved snapshot that shows whether there is more to run."""
+
+    exhausted: bool = True
+    stopping: bool = False
+
+
+_STATE = msgpack.Decoder(_Snapshot)
+_SNAPSHOT = msgpack.Decoder(tuple[bytes, bytes | None])
+
+
 class TrialReader(Closing):
-    """A TrialReader answers questions about the file of an experiment; each answer is one committed state."""
+    """Answers questions about the file of an experiment; each answer is one committed state."""
 
     def __init__(
         self,
@@ -91,7 +111,7 @@ class TrialReader(Closing):
         self._copy = copy  # is removed with the reader
 
     def trials(self) -> tuple[TrialSummary, ...]:
-        """Returns the trials in the order of their creation."""
+        """Return the trials in the order of their creation."""
         with self._database.read_transaction(), self._explained():
             self._read_arrays()
             digests = read_digests(self._database)
@@ -103,14 +123,14 @@ class TrialReader(Closing):
             return tuple(digest.summary(self._place) for digest in digests.values())
 
     def settings(self, *, trust_pickles: bool = False) -> Mapping[str, Any]:
-        """Returns what the experiment was started with."""
+        """Return what the experiment was started with."""
         rows = self._database.execute("SELECT settings, settings_pickles FROM experiment")
         with self._explained():
             found: dict[str, Any] = values.decode(*rows[0], trust=trust_pickles)
             return found
 
     def saved(self, *, trust_pickles: bool = False) -> SavedExperiment:
-        """Returns everything a restore needs."""
+        """Return everything a restore needs."""
         with self._database.read_transaction(), self._explained():
             self._read_arrays()
             rows = self._database.execute("SELECT records FROM archives ORDER BY number")
@@ -123,7 +143,7 @@ class TrialReader(Closing):
             )
 
     def _read_arrays(self) -> None:
-        """Reads the large arrays that facts refer to; they are known as long as this reader exists."""
+        """Read the large arrays that facts refer to; they are known as long as this reader exists."""
         if self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'arrays'"):
             import numpy as np
 
@@ -132,24 +152,36 @@ class TrialReader(Closing):
             values.large_arrays.update(self._arrays)
 
     def snapshot(self) -> bytes | None:
-        """Returns the last snapshot as it was given; None before the first."""
+        """Return the last snapshot as it was given; None before the first."""
         found = self._database.execute("SELECT snapshot FROM experiment")[0][0]
         with self._explained():
             return None if found is None else decompress(found)
 
+    def is_exhausted(self) -> bool:
+        """Return whether nothing is left to suggest; True also when it is unknown: the trials decide."""
+        snapshot = self.snapshot()
+        if snapshot is not None:
+            try:
+                seen = _STATE.decode(_SNAPSHOT.decode(snapshot)[0])
+            except (ValueError, MsgspecError):
+                return True
+            if seen.exhausted or seen.stopping:
+                return True
+        return any(fact.kind in (EXHAUSTED, ENDED) for fact in self.tail())
+
     def plugins(self) -> dict[str, bytes]:
-        """Returns the saved state of the plug-ins, by name."""
+        """Return the saved state of the plug-ins, by name."""
         rows = self._database.execute("SELECT name, state FROM plugins")
         with self._explained():
             return {name: decompress(state) for name, state in rows}
 
     def appended(self) -> int:
-        """Returns how many facts were ever appended."""
+        """Return how many facts were ever appended."""
         sql = "SELECT max(saved, coalesce((SELECT max(last) FROM batches), 0)) FROM experiment"
         return int(self._database.execute(sql)[0][0])
 
     def tail(self) -> Iterator[StoredFact]:
-        """Returns the facts after the snapshot, as they are stored."""
+        """Return the facts after the snapshot, as they are stored."""
         for last, data, pickles in self._database.execute("SELECT * FROM batches ORDER BY last"):
             try:
                 yield from unpack_batch(data, pickles)
@@ -157,11 +189,11 @@ class TrialReader(Closing):
                 raise self._damaged(f"the batch that ends with fact {last}: {error}") from error
 
     def writer(self) -> int | None:
-        """Returns the process that runs the experiment now; None when none does, 0 when it is not known."""
+        """Return the process that runs the experiment now; None when none does, 0 when it is not known."""
         return holder_of(self._database.path)
 
     def copy_to(self, target: str | Path) -> None:
-        """Writes this state to a separate file, for an upload or a bug report."""
+        """Write this state to a separate file, for an upload or a bug report."""
         self._database.copy_to(target)
 
     def integrity(self) -> str:
@@ -180,7 +212,7 @@ class TrialReader(Closing):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns a decoding error into one that names the file."""
+        """Turn a decoding error into one that names the file."""
         try:
             yield
         except ValueError as error:

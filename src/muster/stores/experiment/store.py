@@ -1,4 +1,4 @@
-"""Stores the facts of one experiment in one file; the implementation of `trials.ports.TrialStore`.
+"""Store the facts of one experiment in one file; the implementation of `trials.ports.TrialStore`.
 
 One INSERT per append. A snapshot replaces all facts before it: they are deleted, and what readers need is
 kept in one small row per trial; so the file grows with the number of trials, not of results.
@@ -29,12 +29,12 @@ _APPEND = "INSERT INTO batches VALUES (?, ?, ?)"
 
 
 class SqliteTrialStore(Closing):
-    """A SqliteTrialStore is the one writer of the file; LedgerLocked while another one is alive.
+    """The one writer of the file; LedgerLocked while another one is alive.
 
     Args:
         path: The file, or the experiment's directory, which gets `experiment.sqlite`.
         root: What checkpoint paths are relative to; the file's directory unless storage is remote.
-        trust_pickles: Whether `load` unpickles values that are no data, which runs code from the file.
+        trust_pickles: Whether `load` unpickles values that are not data, which runs code from the file.
             Without it they come back as `Pickled`. True only when the user asks to resume this experiment.
     """
 
@@ -69,7 +69,7 @@ class SqliteTrialStore(Closing):
         return self._database.path
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Stores the facts, all or none; they survive kill -9 once this returns. StoreError: none stored."""
+        """Store the facts, all or none; they survive kill -9 once this returns. StoreError: none stored."""
         if not facts:
             return
         data, pickles, stored = pack_batch(facts, self._place)
@@ -86,7 +86,7 @@ class SqliteTrialStore(Closing):
         statuses: Mapping[str, str] | None = None,
         ended: Sequence[bytes] = (),
     ) -> None:
-        """Replaces the saved state in one transaction; the facts before it are removed, `ended` is added.
+        """Replace the saved state in one transaction; the facts before it are removed, `ended` is added.
 
         `statuses` may name Ray's status of trials that does not follow from the facts: paused, to be retried.
         """
@@ -111,14 +111,14 @@ class SqliteTrialStore(Closing):
         self._database.shrink(beyond=0.7)
 
     def _keep_arrays(self) -> None:
-        """Stores each large array once, before what refers to it."""
+        """Store each large array once, before what refers to it."""
         for digest, array in [each for each in values.large_arrays.items() if each[0] not in self._arrays]:
             self._database.execute(ARRAYS)
             self._database.execute("INSERT OR IGNORE INTO arrays VALUES (?, ?)", (digest, array.tobytes()))
             self._arrays.add(digest)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
-        """Stores what the experiment is started with; `load` returns it."""
+        """Store what the experiment is started with; `load` returns it."""
         data, pickles = values.encode(dict(settings))
         self._database.execute("UPDATE experiment SET settings = ?, settings_pickles = ?", (data, pickles))
 
@@ -126,7 +126,7 @@ class SqliteTrialStore(Closing):
         return self.reader.saved(trust_pickles=self._trust)
 
     def sync(self) -> None:
-        """Makes every append safe from a power cut too. Blocks; any thread may call it.
+        """Make every append safe from a power cut too. Blocks; any thread may call it.
 
         Flushing the file flushes everything in the log: no statement, no lock.
         """
@@ -139,7 +139,7 @@ class SqliteTrialStore(Closing):
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Closes the file. Safe to call twice."""
+        """Close the file. Safe to call twice."""
         if self._is_open:
             self._is_open = False
             try:
@@ -149,7 +149,7 @@ class SqliteTrialStore(Closing):
                 self._database.close()
 
     def _whole_fold(self) -> RowBuffer:
-        """Returns everything since the last snapshot, including facts of an earlier process."""
+        """Return everything since the last snapshot, including facts of an earlier process."""
         if not self._has_inherited:
             return self._fold
         fold = RowBuffer()
@@ -158,12 +158,12 @@ class SqliteTrialStore(Closing):
 
 
 def _digest(state: bytes) -> bytes:
-    """Returns a hash that shows whether the state of a plug-in, which may be large, has changed."""
+    """Return a hash that shows whether the state of a plug-in, which may be large, has changed."""
     return hashlib.blake2b(state, digest_size=16).digest()
 
 
 def place_of(path: Path, root: str | None) -> ExperimentLocation:
-    """Returns how checkpoint paths of this store are stored; a link to the directory is resolved."""
+    """Return how checkpoint paths of this store are stored; a link to the directory is resolved."""
     if root is not None:
         return ExperimentLocation(root)
     directory = path.parent
@@ -177,7 +177,7 @@ RESERVE_NAME = "experiment.sqlite.reserve"
 
 
 class FullDiskStore:
-    """A FullDiskStore notifies the user of what it waits for, and raises after `PATIENCE_S` or on a stop."""
+    """Notifies the user of what it waits for, and raises after `PATIENCE_S` or on a stop."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class FullDiskStore:
                 self._append_later(facts, error)
 
     def close(self) -> None:
-        """Gives the reserve back; the store is closed by its owner."""
+        """Give the reserve back; the store is closed by its owner."""
         self._reserve.unlink(missing_ok=True)
 
     def _append_with_reserve(self, facts: Sequence[Fact]) -> bool:
@@ -231,7 +231,7 @@ class FullDiskStore:
 
 
 def _fill(file: Path, size: int) -> None:
-    """Allocates disk space for real, without a hole in the file."""
+    """Allocate disk space for real, without a hole in the file."""
     with open(file, "wb") as stream:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(stream.fileno(), 0, size)

@@ -1,4 +1,4 @@
-"""Summarises each trial from its facts, for `muster tune ls|show|best`; small enough to keep.
+"""Summarise each trial from its facts, for `muster tune ls|show|best`; small enough to keep.
 
 The store turns facts into digests when a snapshot replaces them; readers do so with the rest.
 """
@@ -55,7 +55,7 @@ _RECORD = msgspec.msgpack.Decoder(dict[int, Kept])
 
 
 class TrialSummary(Struct, frozen=True, kw_only=True):
-    """A TrialSummary is one trial as a reader sees it. Values that are no data show as `Pickled`."""
+    """One trial as a reader sees it. Values that are not data show as `Pickled`."""
 
     trial_id: str
     status: str  # Ray's names
@@ -84,7 +84,7 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
 
 
 class Digest:
-    """A Digest is the last fact of each kind, and counts."""
+    """The last fact of each kind, and counts."""
 
     __slots__ = ("failures", "kept", "made_at", "reports", "starts", "status", "trial_id")
 
@@ -96,7 +96,7 @@ class Digest:
         self.made_at: dict[int, int] = {}  # iterations of checkpoints by number, but for reported ones
 
     def note(self, fact: StoredFact) -> None:
-        """Adds one more fact."""
+        """Add one more fact."""
         kind, _, body, pickles, reports = fact
         if kind in (REPORTED, REPORTED_SAVED):
             self.reports += reports
@@ -118,13 +118,13 @@ class Digest:
                 self.made_at[index] = iteration
 
     def _status_at_exit(self, body: bytes, pickles: bytes | None) -> str:
-        """Returns the status of a trial whose process was taken away, or whose code returned."""
+        """Return the status of a trial whose process was taken away, or whose code returned."""
         if DECIDED not in self.kept or values.decode(*self.kept[DECIDED])[1] != PAUSED:
             return "TERMINATED"
         return "TERMINATED" if values.decode(body, pickles)[2] else "PAUSED"
 
     def after(self, earlier: Digest) -> Digest:
-        """Returns this digest with what an earlier part adds."""
+        """Return this digest with what an earlier part adds."""
         merged = Digest(self.trial_id)
         merged.kept = {**earlier.kept, **self.kept}
         merged.made_at = {**earlier.made_at, **self.made_at}
@@ -139,13 +139,13 @@ class Digest:
         return merged
 
     def record(self) -> bytes:
-        """Returns what a row holds besides the counts."""
+        """Return what a row holds besides the counts."""
         extra = {_MADE_AT: (_ENCODER.encode(self.made_at), None)} if self.made_at else {}
         return _ENCODER.encode({**extra, **dict(sorted(self.kept.items()))})
 
     @classmethod
     def from_row(cls, trial_id: str, status: str, counts: tuple[int, int, int], record: bytes) -> Digest:
-        """Returns a digest from a row; ValueError when the record is damaged."""
+        """Return a digest from a row; ValueError when the record is damaged."""
         digest = cls(trial_id)
         digest.status = status
         digest.starts, digest.reports, digest.failures = counts
@@ -155,12 +155,12 @@ class Digest:
         return digest
 
     def summary(self, place: ExperimentLocation) -> TrialSummary:
-        """Returns the summary for users; ValueError when the record is damaged."""
+        """Return the summary for users; ValueError when the record is damaged."""
         made = self._body(CREATED, 6, 8)
         reported = self._body(REPORTED, 3)
         exited = self._body(EXITED, 4)
         decided = self._body(DECIDED, 3)
-        result = self._result(reported[1] or {}, reported[0])
+        result = self.last_result(reported[1] or {}, reported[0])
         body = self._body(SAVED, 3)  # a report holds the checkpoint last, the answer to a save second
         checkpoint = checkpoint_of(body[2] if isinstance(body[1], Mapping) else body[1], place)
         return TrialSummary(
@@ -191,15 +191,15 @@ class Digest:
         )
 
     def _cost(self, last: Mapping[str, Any], reported_at: float | None) -> float | None:
-        """Returns the newest known: of the last exit, or of a result after it."""
+        """Return the newest known: of the last exit, or of a result after it."""
         at, charged = self._body(CHARGED, 2)
         if at is not None and at >= (reported_at or at):
             return None if charged is None else float(charged)
         found = last.get("cost_usd")
         return found if isinstance(found, float) else None
 
-    def _result(self, last: Mapping[str, Any], at: float | None) -> Mapping[str, Any]:
-        """Returns the last result; after a restart, the one at the checkpoint the trial continues from."""
+    def last_result(self, last: Mapping[str, Any], at: float | None) -> Mapping[str, Any]:
+        """Return the last result; after a restart, the one at the checkpoint the trial continues from."""
         if self.starts < 2:
             return last
         started_at = self._body(STARTED, 3)[0]

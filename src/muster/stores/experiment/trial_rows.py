@@ -1,4 +1,4 @@
-"""Keeps one digest per trial for the facts since the last snapshot, until a snapshot writes the rows.
+"""Keep one digest per trial for the facts since the last snapshot, until a snapshot writes the rows.
 
 Rows, and the other bytes of a snapshot, are compressed.
 """
@@ -18,7 +18,7 @@ _ALL = "SELECT trial_id, status, starts, reports, failures, record FROM trials O
 
 
 class RowBuffer:
-    """A RowBuffer needs memory for the trials that had facts since the last snapshot, not for results."""
+    """Needs memory for the trials that had facts since the last snapshot, not for results."""
 
     def __init__(self) -> None:
         self._digests: dict[str, Digest] = {}
@@ -49,7 +49,7 @@ class RowBuffer:
                     digest.note(fact)
 
     def write(self, database: Database, statuses: Mapping[str, str]) -> None:
-        """Writes one row per trial, inside the transaction of the caller."""
+        """Write one row per trial, inside the transaction of the caller."""
         number = int(database.execute("SELECT coalesce(max(number), 0) FROM trials")[0][0])
         dictionary = self._dictionary(database)
         rows: list[Row] = []
@@ -67,7 +67,7 @@ class RowBuffer:
         )
 
     def _dictionary(self, database: Database) -> bytes | None:
-        """Returns the compression dictionary: the first few records of the file that hold a result."""
+        """Return the compression dictionary: the first few records of the file that hold a result."""
         found: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
         if found is None:
             samples = [digest.record() for digest in self.digests.values() if REPORTED in digest.kept][:4]
@@ -77,7 +77,7 @@ class RowBuffer:
 
 
 def read_digests(database: Database) -> dict[str, Digest]:
-    """Returns every row; ValueError for a damaged one."""
+    """Return every row; ValueError for a damaged one."""
     dictionary: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
     found: dict[str, Digest] = {}
     for trial_id, status, starts, reports, failures, record in database.execute(_ALL):
@@ -111,7 +111,7 @@ DICTIONARY_BYTES = 8192
 
 
 def compress(data: bytes, dictionary: bytes | None = None) -> bytes:
-    """Compresses fast rather than well: level 1. A dictionary of similar records helps short ones most."""
+    """Compress fast rather than well: level 1. A dictionary of similar records helps short ones most."""
     if len(data) < _WORTH_IT:
         return _AS_IT_IS + data
     if dictionary is None:
@@ -145,7 +145,7 @@ _TABLES = (
         settings_pickles BLOB,
         snapshot BLOB,
         dictionary BLOB)""",
-    # One row per `append`: its facts as msgpack, and beside them the pickles of values that are no data. The
+    # One row per `append`: its facts as msgpack, and beside them the pickles of values that are not data. The
     # key is the number of its last fact. Rows are deleted once a snapshot includes them.
     """CREATE TABLE batches (
         last INTEGER PRIMARY KEY,
@@ -189,7 +189,7 @@ TRIALS_SCHEMA = Schema(
     shrinks=True,
     unfound="is this the directory of an experiment, and was it ever started?",
     repair=(
-        "Restore a copy, or move it and its -wal file away and start the experiment anew: results and "
+        "Restore a copy, or move it and its -wal file away and start the experiment again: results and "
         "checkpoints in the trials' directories are not touched"
     ),
 )

@@ -1,4 +1,4 @@
-"""Encodes values of users as msgpack; what is no data becomes a pickle beside it, never inside it.
+"""Encode values of users as msgpack; what is not data becomes a pickle beside it, never inside it.
 
 NaN, infinities, tuples, large integers and odd keys come back as they were; numpy's scalars and arrays come
 back as Python's numbers and lists. Reading never unpickles by itself: see `Pickled` and `unpickled`.
@@ -31,7 +31,7 @@ TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueEr
 
 
 class Pickled(Struct, frozen=True):
-    """A Pickled value is no data. `load` runs any code in the pickle: only for files that are trusted."""
+    """A Pickled value is not data. `load` runs any code in the pickle: only for files that are trusted."""
 
     content: bytes
     shown: str  # its repr, for users
@@ -44,7 +44,7 @@ class Pickled(Struct, frozen=True):
 
 
 def encode(value: object, *, is_config: bool = False) -> tuple[bytes, bytes | None]:
-    """Returns the data and its pickles, if any. Never fails: what cannot be pickled is described.
+    """Return the data and its pickles, if any. Never fails: what cannot be pickled is described.
 
     Large arrays in configurations are left out: the store keeps one copy of each in `large_arrays`.
     """
@@ -59,7 +59,7 @@ def encode(value: object, *, is_config: bool = False) -> tuple[bytes, bytes | No
 
 
 def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) -> Any:  # noqa: ANN401
-    """Returns what `encode` was given; pickled values as `Pickled`, or loaded from a trusted file."""
+    """Return what `encode` was given; pickled values as `Pickled`, or loaded from a trusted file."""
     if pickles is None:
         return (_TRUSTED_DECODER if trust else _PLAIN_DECODER).decode(data)
     known = [Pickled(content, shown) for content, shown in msgspec.msgpack.decode(pickles)]
@@ -68,7 +68,7 @@ def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) ->
 
 
 def is_plain(value: object) -> bool:
-    """Returns whether msgpack keeps the value as it is."""
+    """Return whether msgpack keeps the value as it is."""
     kind = type(value)
     if kind in SCALARS:
         return True
@@ -85,7 +85,7 @@ def _is_plain_dict(value: dict[Any, Any]) -> bool:
 
 
 class _Packer:
-    """A _Packer walks once over a value that is not plain, and collects the pickles."""
+    """Walks once over a value that is not plain, and collects the pickles."""
 
     def __init__(self, is_config: bool) -> None:
         self._is_config = is_config
@@ -150,7 +150,7 @@ class _Packer:
 
 
 def _from_numpy(value: Any) -> Any:  # noqa: ANN401
-    """Returns numbers and lists for those of numpy, and for similar types; other values unchanged."""
+    """Return numbers and lists for those of numpy, and for similar types; other values unchanged."""
     convert = getattr(value, "tolist", None)
     if type(value).__module__.partition(".")[0] == "numpy" and callable(convert):
         plain = convert()
@@ -184,7 +184,7 @@ def _array(kind: str, shape: list[int], content: bytes, digest: bytes, *, as_lis
 
 
 def _reader(pickles: Sequence[Any], trust: bool = False) -> Callable[[int, memoryview], Any]:
-    """Returns how extension types are read, given the pickles that belong to them."""
+    """Return how extension types are read, given the pickles that belong to them."""
 
     def read(code: int, data: memoryview) -> Any:  # noqa: ANN401
         if code == _BIG:

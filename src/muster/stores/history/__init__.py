@@ -1,1 +1,1 @@
-"""Keeps the compact history of a cluster: what was asked for, what there was, what it cost, and why."""
+"""Keep the compact history of a cluster: what was asked for, what there was, what it cost, and why."""

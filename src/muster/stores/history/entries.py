@@ -1,4 +1,4 @@
-"""Defines the entries of a cluster's history, as data: each says what has changed since the one before.
+"""Define the entries of a cluster's history, as data: each says what has changed since the one before.
 
 Written by `recorder`, folded by `past`. A changed configuration is stored as its difference, so that a price
 that moves does not repeat the rest. Names stay as they are: old files are read by newer versions.
@@ -20,7 +20,7 @@ NOT_KNOWN = "not-known"  # the verdict of a request that no tick has judged
 
 
 class SpecChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A SpecChange is another configuration, without the types that stay as they were.
+    """Another configuration, without the types that stay as they were.
 
     `prices` has the new prices of offers, by type and position, where nothing else of the type changed.
     """
@@ -32,7 +32,7 @@ class SpecChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WaitingGang(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A WaitingGang is a gang that waits: bundles as shape and count, of its first option."""
+    """A gang that waits: bundles as shape and count, of its first option."""
 
     strategy: str
     bundles: tuple[tuple[str, int], ...]
@@ -40,7 +40,7 @@ class WaitingGang(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class MachineEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A MachineEntry is a record that is new, or has a price now; `key` stands for it from then on."""
+    """A record that is new, or has a price now; `key` stands for it from then on."""
 
     key: str
     machine: str  # the id of its record, else of its node
@@ -53,7 +53,7 @@ class MachineEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StateEntry(Struct, frozen=True, array_like=True):
-    """A StateEntry is one change of one machine's state; `cause` is that of a removal."""
+    """One change of one machine's state; `cause` is that of a removal."""
 
     key: str
     state: str
@@ -63,7 +63,7 @@ class StateEntry(Struct, frozen=True, array_like=True):
 
 
 class VerdictEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A VerdictEntry is a reason that began to hold; one that held lately is not repeated."""
+    """A reason that began to hold; one that held lately is not repeated."""
 
     subject: str
     subject_id: str
@@ -74,7 +74,7 @@ class VerdictEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ActionEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An ActionEntry is one effect that was asked for."""
+    """One effect that was asked for."""
 
     type: str
     shape: Mapping[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class ActionEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ForecastEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ForecastEntry is what a tuner expected, in brief."""
+    """What a tuner expected, in brief."""
 
     running: int = 0
     movable: int = 0
@@ -96,7 +96,7 @@ class ForecastEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A HistoryEntry is what changed; after one that `is_whole`, what it does not name is not there."""
+    """What changed; after one that `is_whole`, what it does not name is not there."""
 
     seq: int
     at: float
@@ -124,17 +124,17 @@ _DECODER = msgspec.json.Decoder(HistoryEntry, dec_hook=lambda kind, value: codec
 
 
 def to_line(entry: HistoryEntry) -> bytes:
-    """Returns one line of JSON."""
+    """Return one line of JSON."""
     return codec.encode_plain(entry) + b"\n"
 
 
 def from_line(line: bytes) -> HistoryEntry:
-    """Reads back what `to_line` wrote; ValueError says what does not fit."""
+    """Read back what `to_line` wrote; ValueError says what does not fit."""
     return _DECODER.decode(line)
 
 
 def spec_change(old: ClusterSpec | None, new: ClusterSpec) -> SpecChange | None:
-    """Returns what is different in the new configuration; None when nothing is."""
+    """Return what is different in the new configuration; None when nothing is."""
     if old is new or old == new:
         return None
     before = {known.name: known for known in old.node_types} if old is not None else {}
@@ -164,7 +164,7 @@ def spec_change(old: ClusterSpec | None, new: ClusterSpec) -> SpecChange | None:
 
 
 def changed_spec(old: ClusterSpec | None, change: SpecChange) -> ClusterSpec:
-    """Returns the configuration after a change."""
+    """Return the configuration after a change."""
     base = change.rest or old or ClusterSpec()
     types = {known.name: known for known in old.node_types} if old is not None else {}
     types.update({known.name: known for known in change.types})

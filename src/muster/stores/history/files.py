@@ -1,4 +1,4 @@
-"""Writes and reads the files of a history: a tail of JSON lines, now and then packed into a segment.
+"""Write and read the files of a history: a tail of JSON lines, now and then packed into a segment.
 
 An entry is one line of the tail, written at once. When the tail has grown, it becomes one compressed block of
 the newest segment. A segment begins with a whole entry, and the oldest are deleted. Nothing is flushed to the
@@ -41,7 +41,7 @@ class HistoryLimits:
 
 
 class HistoryWriter:
-    """A HistoryWriter appends the entries of one cluster; only the process that has the ledger makes one."""
+    """Appends the entries of one cluster; only the process that has the ledger makes one."""
 
     def __init__(self, folder: Path, limits: HistoryLimits | None = None) -> None:
         self._folder, self._limits = folder, limits or HistoryLimits()
@@ -57,7 +57,7 @@ class HistoryWriter:
         self._recover()
 
     def record(self, tick: TickResult) -> bool:
-        """Appends what has changed; returns whether anything was written."""
+        """Append what has changed; returns whether anything was written."""
         at = tick.plan.at
         entry = self._recorder.entry(tick, self._seq + 1, self._room.pace_s(at))
         if entry is None:
@@ -65,12 +65,12 @@ class HistoryWriter:
         try:
             self._append(entry)
         except BaseException:
-            self._recorder.begin_anew()  # what was to be written counts as written: say everything again
+            self._recorder.start_over()  # what was to be written counts as written: say everything again
             raise
         return True
 
     def close(self, at: float) -> None:
-        """Notes the time of an orderly end, by a clock that may be behind that of the ticks."""
+        """Note the time of an orderly end, by a clock that may be behind that of the ticks."""
         if self._newest_at is not None:
             self._append(self._recorder.last(self._seq + 1, max(at, self._newest_at)))
 
@@ -85,7 +85,7 @@ class HistoryWriter:
             self._pack()
 
     def _recover(self) -> None:
-        """Takes over the tail of an earlier monitor, without a torn last line; a damaged tail is dropped."""
+        """Take over the tail of an earlier monitor, without a torn last line; a damaged tail is dropped."""
         for path in segments(self._folder)[-1:]:
             with contextlib.suppress(StoreError):
                 for entry in _read_segment(path, is_newest=True):
@@ -103,7 +103,7 @@ class HistoryWriter:
             self._pack()
 
     def _pack(self) -> None:
-        """Moves the tail into the segment; a crash in between leaves entries twice, and readers skip one."""
+        """Move the tail into the segment; a crash in between leaves entries twice, and readers skip one."""
         lines = self._tail.read_bytes()
         packed = zlib.compress(lines, 9)
         self._packed_share = max(0.02, len(packed) / max(1, len(lines)))
@@ -116,7 +116,7 @@ class HistoryWriter:
         self._tail_bytes = 0
         if size >= self._limits.segment_bytes:
             self._segment = _next_segment(self._folder)
-            self._recorder.begin_anew()
+            self._recorder.start_over()
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
@@ -130,7 +130,7 @@ class HistoryWriter:
 
 
 class HistoryFile:
-    """A HistoryFile keeps the compact history of one cluster; it is written after the tick's effects."""
+    """Keeps the compact history of one cluster; it is written after the tick's effects."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder, self._clock = folder, clock
@@ -144,13 +144,13 @@ class HistoryFile:
         self._writer.record(tick)
 
     def close(self) -> None:
-        """Notes the end, so that a reader knows until when the cluster was watched."""
+        """Note the end, so that a reader knows until when the cluster was watched."""
         if self._writer is not None:
             self._writer.close(self._clock.now())
 
 
 class RoomPerDay:
-    """A RoomPerDay says how often an entry may be written, so that a day never takes more than its bytes."""
+    """Says how often an entry may be written, so that a day never takes more than its bytes."""
 
     def __init__(self, day_bytes: float) -> None:
         self._per_s = 0.9 * day_bytes / DAY_S
@@ -158,7 +158,7 @@ class RoomPerDay:
         self._at: float | None = None
 
     def pace_s(self, at: float) -> float:
-        """Returns the seconds that must lie between two entries now."""
+        """Return the seconds that must lie between two entries now."""
         self._refill(at)
         share = self._left / self._most
         if share > 0.5:
@@ -178,12 +178,12 @@ class RoomPerDay:
 
 
 def segments(folder: Path) -> list[Path]:
-    """Returns the segments of a history, oldest first."""
+    """Return the segments of a history, oldest first."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def read_history(place: Path, on_damage: Callable[[str], None] | None = None) -> Iterator[HistoryEntry]:
-    """Yields the entries of a history, oldest first: a directory, or one file of it.
+    """Yield the entries of a history, oldest first: a directory, or one file of it.
 
     Raises StoreError when it is none. Where it is damaged, `on_damage` is called and the next file is read;
     without it, HistoryDamaged is raised.
@@ -221,7 +221,7 @@ def _chained(
 
 
 def _in_order(entries: Iterator[HistoryEntry]) -> Iterator[HistoryEntry]:
-    """Leaves out what comes twice, and what stands before the first whole entry."""
+    """Leave out what comes twice, and what stands before the first whole entry."""
     newest, is_begun = 0, False
     for entry in entries:
         is_begun = is_begun or entry.is_whole
@@ -231,7 +231,7 @@ def _in_order(entries: Iterator[HistoryEntry]) -> Iterator[HistoryEntry]:
 
 
 def read_tail(path: Path) -> Iterator[HistoryEntry]:
-    """Yields the entries that are not packed yet, without a torn last one."""
+    """Yield the entries that are not packed yet, without a torn last one."""
     lines = path.read_bytes()
     yield from _entries(lines[: lines.rfind(b"\n") + 1], path)
 
@@ -242,7 +242,7 @@ def _read_segment(path: Path, *, is_newest: bool) -> Iterator[HistoryEntry]:
 
 
 def read_segment(path: Path, start: int = 0, *, is_newest: bool) -> Iterator[tuple[HistoryEntry, int]]:
-    """Yields the entries of a segment from byte `start` on, each with the byte behind its block.
+    """Yield the entries of a segment from byte `start` on, each with the byte behind its block.
 
     A torn block at the end of the newest segment is left out.
     """
@@ -291,7 +291,7 @@ def _entries(lines: bytes, path: Path) -> Iterator[HistoryEntry]:
 
 
 def _open_segment(folder: Path, segment_bytes: int) -> Path:
-    """Returns the newest segment where it has room and can be continued, else the next one."""
+    """Return the newest segment where it has room and can be continued, else the next one."""
     found = segments(folder)
     if not found:
         return _next_segment(folder)
@@ -306,7 +306,7 @@ def _open_segment(folder: Path, segment_bytes: int) -> Path:
 
 
 def _cut_torn_block(path: Path) -> None:
-    """Cuts what a crash left of a block, so that the next one can be read."""
+    """Cut what a crash left of a block, so that the next one can be read."""
     size = path.stat().st_size
     with open(path, "r+b") as file:
         file.readline(64)

@@ -1,4 +1,4 @@
-"""Folds the entries of a history into what a cluster was: machines, demand, spend, decisions, configurations.
+"""Fold the entries of a history into what a cluster was: machines, demand, spend, decisions, configurations.
 
 Read by `muster backtest` (entries come from `files.read_history`), and by the page, whose HistoryFollower
 reads only what has been written since the last time.
@@ -39,7 +39,7 @@ GAP_S = 1.5 * HEARTBEAT_S  # without an entry for so long, nobody watched
 
 @dataclass(frozen=True)
 class PastDecision:
-    """A PastDecision is what began to hold, and what was asked for, at one moment."""
+    """What began to hold, and what was asked for, at one moment."""
 
     at: float
     seq: int
@@ -51,7 +51,7 @@ class PastDecision:
 
 @dataclass
 class PastMoment:
-    """A PastMoment is the cluster after one entry. `used` is by machine; the dicts are the folder's own."""
+    """The cluster after one entry. `used` is by machine; the dicts are the folder's own."""
 
     at: float
     waiting: dict[Demand, int] = field(default_factory=dict)
@@ -64,14 +64,14 @@ class PastMoment:
 
 @dataclass(frozen=True)
 class PastGang:
-    """A PastGang is a gang as it waited: bundles with their counts."""
+    """A gang as it waited: bundles with their counts."""
 
     strategy: str
     bundles: tuple[tuple[Demand, int], ...]
 
 
 class PastReader:
-    """A PastReader folds one entry after the other; what it has found can be read at any time."""
+    """Folds one entry after the other; what it has found can be read at any time."""
 
     def __init__(self) -> None:
         self.cluster = ""
@@ -92,7 +92,7 @@ class PastReader:
         self._keys: dict[str, str] = {}
 
     def add(self, entry: HistoryEntry) -> PastMoment:
-        """Takes one entry and returns the moment after it, which the next entry changes."""
+        """Take one entry and returns the moment after it, which the next entry changes."""
         before, self.until, self.seq = self.until, entry.at, entry.seq
         self.since = entry.at if self.since is None else self.since
         self.moment.is_after_gap = False
@@ -191,13 +191,13 @@ class PastReader:
 
 
 def moments(past: PastReader, entries: Iterable[HistoryEntry]) -> Iterator[PastMoment]:
-    """Yields the cluster after each entry, while `past` folds it."""
+    """Yield the cluster after each entry, while `past` folds it."""
     for entry in entries:
         yield past.add(entry)
 
 
 def cost_until(machine: Instance, at: float) -> float:
-    """Returns what a machine had cost at this time, whatever came later."""
+    """Return what a machine had cost at this time, whatever came later."""
     started = next((change.at for change in machine.history if change.state in ON_CLOUD), None)
     if started is None or started >= at or not machine.price_per_hour:
         return 0.0
@@ -229,7 +229,7 @@ def _machine(met: MachineEntry, known: Instance | None) -> Instance:
 
 
 def _put(into: dict[K, V], key: K, value: V | None) -> None:
-    """Sets a value; None removes it."""
+    """Set a value; None removes it."""
     if value is None:
         into.pop(key, None)
     else:
@@ -240,7 +240,7 @@ MAX_BYTES = 6_000_000  # of segments, the newest: about a week of a busy cluster
 
 
 class HistoryFollower:
-    """A HistoryFollower holds the past of one history; `refresh` reads what is new.
+    """Holds the past of one history; `refresh` reads what is new.
 
     Several threads may share one: each holds `lock` from `refresh` until it has used the past.
     """
@@ -253,11 +253,11 @@ class HistoryFollower:
         self._read_to: dict[Path, int] = {}  # bytes of each segment
 
     def mark(self) -> str:
-        """Returns a text that changes when there is something new."""
+        """Return a text that changes when there is something new."""
         return "-".join(file_stamp(path) for path in (self._folder / TAIL, *segments(self._folder)[-1:]))
 
     def refresh(self) -> PastReader:
-        """Returns the past until now; what cannot be read is named in `problem`, and the rest is there."""
+        """Return the past until now; what cannot be read is named in `problem`, and the rest is there."""
         try:
             tail = list(read_tail(self._folder / TAIL))  # first: what is packed meanwhile is then there twice
         except FileNotFoundError:
@@ -272,7 +272,7 @@ class HistoryFollower:
         return self.past
 
     def _wanted(self) -> list[Path]:
-        """Returns the newest segments within the limit, oldest first."""
+        """Return the newest segments within the limit, oldest first."""
         left = MAX_BYTES
         chosen: list[Path] = []
         for path in reversed(segments(self._folder)):
@@ -297,7 +297,7 @@ class HistoryFollower:
 
 
 def file_stamp(path: Path) -> str:
-    """Returns a text that changes when the file does."""
+    """Return a text that changes when the file does."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Turns ticks into entries of the history: only what has changed, and not more often than there is room for.
+"""Turn ticks into entries of the history: only what has changed, and not more often than there is room for.
 
 Called after a tick with what it saw and decided; reads nothing else and writes no file.
 """
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 @dataclass
 class _State:
-    """A _State is what an entry compares: the cluster at one moment."""
+    """What an entry compares: the cluster at one moment."""
 
     spec: ClusterSpec | None = None
     demand: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class DecisionNotes:
         return bool(self._verdicts or self._actions)
 
     def add(self, plan: Plan, keys: Mapping[str, str]) -> None:
-        """Notes the verdicts and the effects of one tick; `keys` stand for machines."""
+        """Note the verdicts and the effects of one tick; `keys` stand for machines."""
         for verdict in plan.verdicts:
             if verdict.reason not in _SHOWN_ELSEWHERE:
                 self._add_verdict(verdict, plan.at)
@@ -102,7 +102,7 @@ class DecisionNotes:
             }
 
     def take(self) -> tuple[tuple[VerdictEntry, ...], tuple[ActionEntry, ...], int]:
-        """Returns what is not written yet, and how many lines were left out."""
+        """Return what is not written yet, and how many lines were left out."""
         taken = tuple(self._verdicts.values()), tuple(self._actions), self._left_out
         self._verdicts, self._actions, self._left_out = {}, [], 0
         return taken
@@ -128,15 +128,15 @@ class DecisionNotes:
 
 
 class HistoryRecorder:
-    """A HistoryRecorder follows one cluster; an entry that it returns counts as written."""
+    """Follows one cluster; an entry that it returns counts as written."""
 
     def __init__(self) -> None:
         self._numbers = 0  # of machines and shapes: no key is used twice
         self._notes = DecisionNotes()
-        self.begin_anew()
+        self.start_over()
 
-    def begin_anew(self) -> None:
-        """Makes the next entry a whole one, as at the start of a file."""
+    def start_over(self) -> None:
+        """Make the next entry a whole one, as at the start of a file."""
         self._state, self._is_new, self._at = _State(), True, -math.inf
         self._shapes: dict[Demand, str] = {}
         self._keys: dict[str, str] = {}  # id of a record, else of a node -> key
@@ -147,7 +147,7 @@ class HistoryRecorder:
         self._states: list[StateEntry] = []
 
     def entry(self, tick: TickResult, seq: int, pace_s: float = 0.0) -> HistoryEntry | None:
-        """Returns the entry of a tick; None when nothing has changed, or the last one is not so long ago."""
+        """Return the entry of a tick; None when nothing has changed, or the last one is not so long ago."""
         at, is_new = tick.plan.at, self._is_new
         self._follow(tick, at)
         self._notes.add(tick.plan, self._keys)
@@ -178,13 +178,13 @@ class HistoryRecorder:
         return made
 
     def last(self, seq: int, at: float) -> HistoryEntry:
-        """Returns the entry of a monitor that ends; the cluster may live on."""
+        """Return the entry of a monitor that ends; the cluster may live on."""
         return HistoryEntry(seq=seq, at=round(at, 2), is_last=True)
 
     # -- machines ----------------------------------------------------------------------------------
 
     def _follow(self, tick: TickResult, at: float) -> None:
-        """Notes new records and their changes; of a cluster that is met first, all of every live machine."""
+        """Note new records and their changes; of a cluster that is met first, all of every live machine."""
         for record in tick.plan.writes:
             self._meet(record)
             if not self._is_new:
@@ -197,7 +197,7 @@ class HistoryRecorder:
                 self._states += _states(self._keys[record.instance_id], record, since=-math.inf)
 
     def _meet(self, record: Instance) -> None:
-        """Names a record, and again when its price or offer is known: at first it is only wanted."""
+        """Name a record, and again when its price or offer is known: at first it is only wanted."""
         name, offer = record.instance_id, record.offer
         key = self._keys.get(name) or self._next_key()
         entry = MachineEntry(
@@ -353,7 +353,7 @@ def _brief(forecast: Forecast) -> ForecastEntry:
 
 
 def _changes(old: _State, now: _State) -> dict[str, Any]:
-    """Returns the fields of an entry that differ."""
+    """Return the fields of an entry that differ."""
     found: dict[str, Any] = {
         "spec": spec_change(old.spec, now.spec) if now.spec is not None else None,
         "demand": _delta(old.demand, now.demand, {}),

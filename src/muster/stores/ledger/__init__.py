@@ -1,1 +1,1 @@
-"""Stores the ledger of a cluster: instances, their history, the outbox of effects."""
+"""Store the ledger of a cluster: instances, their history, the outbox of effects."""

@@ -1,7 +1,7 @@
-"""Copies a ledger to another place, and makes a new ledger from the newest copy that is whole.
+"""Copy a ledger to another place, and make a new ledger from the newest copy that is whole.
 
 The monitor writes copies, a new head restores one; the launcher keeps some in its own home. A copy's name has
-its generation and the digest of its content, so one that is half written or damaged is told from a good one.
+its generation and the digest of its content, which tells a damaged one from a good one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SET_UP_AGAIN = "the head was lost: the machine is set up again under a new recor
 
 
 class LedgerCopy(Struct, frozen=True, order=True):
-    """A LedgerCopy is one copy; of two, the one of the higher generation is newer."""
+    """One copy; of two, the one of the higher generation is newer."""
 
     generation: int
     digest: str
@@ -51,14 +51,14 @@ class LedgerCopy(Struct, frozen=True, order=True):
 
 
 class RestoredLedger(Struct, frozen=True, kw_only=True):
-    """A RestoredLedger is the copy that a ledger was made from; `refused` has a sentence per damaged one."""
+    """The copy that a ledger was made from; `refused` has a sentence per damaged one."""
 
     copy: LedgerCopy
     refused: tuple[str, ...] = ()
 
 
 def copy_of(name: str, cluster: str) -> LedgerCopy | None:
-    """Returns the copy that a file name stands for; None for other files and other clusters."""
+    """Return the copy that a file name stands for; None for other files and other clusters."""
     found = _NAME.fullmatch(name)
     if found is None or found["cluster"] != cluster:
         return None
@@ -66,18 +66,18 @@ def copy_of(name: str, cluster: str) -> LedgerCopy | None:
 
 
 class LedgerBackups:
-    """LedgerBackups are the copies of one cluster's ledger in one place, a path or an fsspec URL."""
+    """The copies of one cluster's ledger in one place, a path or an fsspec URL."""
 
     def __init__(self, location: str | Path, cluster: str, *, keep: int = KEEP) -> None:
         self._storage, self._cluster, self._keep = Storage(location), cluster, max(keep, 1)
 
     def copies(self) -> list[LedgerCopy]:
-        """Returns every copy, newest first."""
+        """Return every copy, newest first."""
         found = (copy_of(name, self._cluster) for name in self._storage.listing())
         return sorted((copy for copy in found if copy is not None), reverse=True)
 
     def write(self, ledger: Path) -> LedgerCopy:
-        """Writes one committed state, unless the newest copy is the same, and drops copies beyond `keep`.
+        """Write one committed state, unless the newest copy is the same, and drop copies beyond `keep`.
 
         The ledger may be in use. Raises StoreError when it cannot be read, or the place not be written.
         """
@@ -87,7 +87,7 @@ class LedgerBackups:
             return self.add(draft)
 
     def add(self, draft: Path) -> LedgerCopy:
-        """Adds a copy that was made elsewhere; the launcher's own are fetched from the head."""
+        """Add a copy that was made elsewhere; the launcher's own are fetched from the head."""
         known, digest = self.copies(), _digest(draft.read_bytes())
         if known and known[0].digest == digest:
             return known[0]
@@ -106,7 +106,7 @@ class LedgerBackups:
     def restore(
         self, target: Path, clock: Clock, ids: IdSource, *, is_set_up_again: bool = False
     ) -> RestoredLedger | None:
-        """Makes `target` from the newest whole copy; None when there is none at all. See `settled`.
+        """Make `target` from the newest whole copy; None when there is none at all. See `settled`.
 
         Raises StoreError when `target` exists, and when there are copies and none can be used.
         """
@@ -135,14 +135,14 @@ class LedgerBackups:
         return None
 
     def forget(self) -> None:
-        """Deletes every copy; for `muster down --purge`."""
+        """Delete every copy; for `muster down --purge`."""
         for copy in self.copies():
             self._storage.delete_file(copy.name)
 
 
 @contextlib.contextmanager
 def _draft(target: Path, content: bytes, clock: Clock) -> Iterator[SqliteInstanceStore]:
-    """Yields a ledger of this content, which becomes `target` unless the block raises."""
+    """Yield a ledger of this content, which becomes `target` unless the block raises."""
     draft = target.with_name(f".{target.name}.restored")
     try:
         draft.write_bytes(content)
@@ -159,7 +159,7 @@ def _draft(target: Path, content: bytes, clock: Clock) -> Iterator[SqliteInstanc
 
 
 def settle_restored(store: InstanceStore, tick_id: str, now: float, *, is_set_up_again: bool = False) -> None:
-    """Makes an older ledger safe to continue from on a new head, on which no node runs yet.
+    """Make an older ledger safe to continue from on a new head, on which no node runs yet.
 
     Of the effects only launches are kept: a launch carries its request id, by which the provider's list shows
     whether it has happened.
@@ -172,7 +172,7 @@ def settle_restored(store: InstanceStore, tick_id: str, now: float, *, is_set_up
 
 
 def settled(ledger: Ledger, tick_id: str, now: float, *, is_set_up_again: bool = False) -> Plan:
-    """Returns the plan for the first moment of a new head; pure.
+    """Return the plan for the first moment of a new head; pure.
 
     Records of the old head, and of machines on their way out, end. Where muster sets machines up
     (`is_set_up_again`), those that served get a new record, to be set up; elsewhere the rules end them.
@@ -211,7 +211,7 @@ def _begun(record: Instance, instance_id: InstanceId, at: float) -> Instance:
 
 
 def copy_ledger(ledger: Path, target: Path) -> None:
-    """Writes one committed state of a ledger that may be in use to a file of its own."""
+    """Write one committed state of a ledger that may be in use to a separate file."""
     with Database.open_read_only(ledger, LEDGER_SCHEMA) as database:
         database.copy_to(target)
 
@@ -221,7 +221,7 @@ def _digest(content: bytes) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs on a head, for the launcher: `copy LEDGER FILE`, and `forget PLACE CLUSTER`."""
+    """Run on a head, for the launcher: `copy LEDGER FILE`, and `forget PLACE CLUSTER`."""
     try:
         if arguments[0] == "copy":
             Path(arguments[2]).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Reads the past of a ledger, for `muster why` and `muster status`: ended machines, decisions, spend.
+"""Read the past of a ledger, for `muster why` and `muster status`: ended machines, decisions, spend.
 
 `open_history` works while the writer runs; both stores also offer the same questions as `store.history`.
 """
@@ -29,7 +29,7 @@ _CHUNK = 500  # ids per query: SQLite takes 999 values at most in its older buil
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """A Decision is what one tick decided, as stored; plain JSON data, so that old ones stay readable."""
+    """What one tick decided, as stored; plain JSON data, so that old ones stay readable."""
 
     version: int
     tick_id: str
@@ -41,7 +41,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Spend(Struct, frozen=True, kw_only=True):
-    """Spend is money, in the currency of the prices."""
+    """Money, in the currency of the prices."""
 
     gone: float  # machines that have ended, pruned ones included
     live: float  # machines that are still there, up to now
@@ -61,7 +61,7 @@ class SqliteHistory(Closing):
     def find(
         self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
     ) -> tuple[Instance, ...]:
-        """Returns records, including ended ones, in the order of their ids. None means all, () means none."""
+        """Return records, including ended ones, in the order of their ids. None means all, () means none."""
         with self._database.read_transaction():
             if ids is None:
                 rows = self._database.execute("SELECT CAST(record AS BLOB) FROM instances")
@@ -74,7 +74,7 @@ class SqliteHistory(Closing):
         return tuple(sorted(found, key=lambda record: record.instance_id))
 
     def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]:
-        """Returns decisions, newest first."""
+        """Return decisions, newest first."""
         if tick_id is None:
             rows = self._database.execute(f"{_DECISION} ORDER BY version DESC LIMIT ?", (limit,))
         else:
@@ -95,7 +95,7 @@ class SqliteHistory(Closing):
         return spend_of((record for record in live if record is not None), gone, now)
 
     def close(self) -> None:
-        """Closes a history that was opened separately; the history of a store closes with the store."""
+        """Close a history that was opened separately; the history of a store closes with the store."""
         self._database.close()
 
     def _spent(self, memory: bytes) -> float:
@@ -119,12 +119,12 @@ class SqliteHistory(Closing):
 
 
 def open_history(path: str | Path) -> SqliteHistory:
-    """Opens a ledger for reading, even while another process writes it; the caller closes it."""
+    """Open a ledger for reading, even while another process writes it; the caller closes it."""
     return SqliteHistory(Database.open_read_only(path, LEDGER_SCHEMA))
 
 
 def spend_of(live: Iterable[Instance], gone: float, now: float) -> Spend:
-    """Returns the spend: live machines cost their price since they were bound; `gone` is that of others."""
+    """Return the spend: live machines cost their price since they were bound; `gone` is that of others."""
     paid = [record for record in live if record.state in ON_CLOUD]
     return Spend(
         gone=gone,
@@ -165,7 +165,7 @@ _DECISIONS = "SELECT at, version, size FROM decisions ORDER BY version LIMIT ?"
 
 @dataclass
 class _Held:
-    """_Held is what the file holds, counted once and then kept up to date: a commit need not count."""
+    """What the file holds, counted once and then kept up to date: a commit need not count."""
 
     ended: int
     decisions: int
@@ -173,7 +173,7 @@ class _Held:
 
 
 class Pruner:
-    """A Pruner belongs to the store that writes the file; all but `all` runs inside its transaction."""
+    """Belongs to the store that writes the file; all but `all` runs inside its transaction."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
@@ -181,23 +181,23 @@ class Pruner:
         self._held: _Held | None = None
 
     def recount(self) -> None:
-        """Counts again when that next matters: another process wrote, or a write failed."""
+        """Count again when that next matters: another process wrote, or a write failed."""
         self._held = None
 
     def added(self, *, ended: int, decision_bytes: int) -> None:
-        """Counts one decision of this size and so many ended machines, just written by a commit."""
+        """Count one decision of this size and so many ended machines, just written by a commit."""
         if self._held is not None:
             self._held.ended += ended
             self._held.decisions += 1
             self._held.decision_bytes += decision_bytes
 
     def step(self, now: float, *, limit: int) -> int:
-        """Drops at most `limit` records and `limit` decisions; returns how many rows were dropped."""
+        """Drop at most `limit` records and `limit` decisions; return how many rows were dropped."""
         held = self._held = self._held or self._count()
         return self._drop_ended(held, now, limit) + self._drop_decisions(held, now, limit)
 
     def all(self, now: float) -> int:
-        """Drops everything that is not to be kept, in separate transactions; returns how many rows."""
+        """Drop everything that is not to be kept, in separate transactions; return how many rows."""
         self.recount()
         total, dropped = 0, 1
         while dropped:

@@ -1,4 +1,4 @@
-"""Keeps a ledger without a file, with the same contract, for the simulator and for tests.
+"""Keep a ledger without a file, with the same contract, for the simulator and for tests.
 
 The store outlives the controllers that use it, as a file would: kill the controller, build a new one on the
 same store. Writes can fail before they happen (nothing is stored) or after (stored, and the caller is not
@@ -38,11 +38,11 @@ class WriteFaults(Protocol):
     """WriteFaults raise to make a write fail. `operation` is "commit", "handed_over" or "raise_version"."""
 
     def before_write(self, operation: str) -> None:
-        """Runs before a write; an error here: nothing was stored."""
+        """Run before a write; an error here: nothing was stored."""
         ...
 
     def after_write(self, operation: str) -> None:
-        """Runs after a write; an error here: it is stored, and the caller does not know."""
+        """Run after a write; an error here: it is stored, and the caller does not know."""
         ...
 
 
@@ -57,7 +57,7 @@ class NoFaults:
 
 
 class MemoryInstanceStore:
-    """A MemoryInstanceStore is a ledger that lives as long as this object."""
+    """A ledger that lives as long as this object."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class MemoryInstanceStore:
         return self
 
     def copy(self) -> MemoryInstanceStore:
-        """Returns a store with the content that this one has now; the simulator restores older ones."""
+        """Return a store with the content that this one has now; the simulator restores older ones."""
         other = MemoryInstanceStore(clock=self._clock, retention=self.retention)
         other._state, other._ended, other._plans = self._state, dict(self._ended), deque(self._plans)
         return other
@@ -119,15 +119,15 @@ class MemoryInstanceStore:
         return version
 
     def prune(self, now: float) -> int:
-        """Drops everything that retention does not keep; returns how many records and decisions."""
+        """Drop everything that retention does not keep; returns how many records and decisions."""
         return self._prune(now, len(self._ended) + len(self._plans))
 
     def damaged(self) -> tuple[Quarantined, ...]:
-        """Returns nothing: no row can be unreadable here."""
+        """Return nothing: no row can be unreadable here."""
         return ()
 
     def close(self) -> None:
-        """Does nothing; the state stays."""
+        """Do nothing; the state stays."""
 
     def find(
         self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None

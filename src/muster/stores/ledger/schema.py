@@ -1,4 +1,4 @@
-"""Defines the tables of the ledger and their migrations; the comments help to query it by hand."""
+"""Define the tables of the ledger and their migrations; the comments help to query it by hand."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ T = TypeVar("T")
 
 
 def stored(value: T, kind: Any, name: str) -> tuple[str, T]:  # noqa: ANN401 - a type or a union of types
-    """Returns the text to store, and the value that a restart will read from it.
+    """Return the text to store, and the value that a restart will read from it.
 
     Characters that no file can hold (half of a surrogate pair, from a provider's garbled message) are
     replaced: a bad message must not stop the loop. What else cannot be read back is refused: StoreError.

@@ -1,4 +1,4 @@
-"""Defines the live part of a ledger as a value, held in memory by both stores.
+"""Define the live part of a ledger as a value, held in memory by both stores.
 
 A store replaces the whole value after its write has succeeded; half of a batch is never visible.
 """
@@ -49,7 +49,7 @@ DEFAULT_RETENTION = Retention()
 
 
 class LedgerState(Struct, frozen=True, kw_only=True):
-    """A LedgerState is what a tick may see, and the version it was written at."""
+    """What a tick may see, and the version it was written at."""
 
     version: int
     instances: Mapping[InstanceId, Instance]  # live, in the order of their ids
@@ -59,7 +59,7 @@ class LedgerState(Struct, frozen=True, kw_only=True):
     newest_at: float
 
     def ledger(self, now: float) -> Ledger:
-        """Returns a copy for a tick."""
+        """Return a copy for a tick."""
         return Ledger(
             version=self.version,
             instances=dict(self.instances),
@@ -70,11 +70,11 @@ class LedgerState(Struct, frozen=True, kw_only=True):
         )
 
     def changes(self, plan: Plan) -> bool:
-        """Returns whether there is anything to write."""
+        """Return whether there is anything to write."""
         return bool(plan.writes or plan.actions or plan.memory != self.memory)
 
     def after(self, plan: Plan, written: Sequence[Instance], version: int) -> LedgerState:
-        """Returns the state once this plan is committed."""
+        """Return the state once this plan is committed."""
         outbox = {**self.outbox}
         for action in plan.actions:
             outbox.pop(action.request_id, None)  # asked for again: the newest decision counts, and goes last
@@ -89,7 +89,7 @@ class LedgerState(Struct, frozen=True, kw_only=True):
         )
 
     def without_effects(self, request_ids: Sequence[RequestId]) -> LedgerState:
-        """Returns the state once these effects have been handed over."""
+        """Return the state once these effects have been handed over."""
         gone = set(request_ids)
         return replace(self, outbox={key: value for key, value in self.outbox.items() if key not in gone})
 
@@ -98,24 +98,24 @@ EMPTY_STATE = LedgerState(version=0, instances={}, memory=Memory(), outbox={}, f
 
 
 def ended_at(record: Instance) -> float:
-    """Returns when a terminal record ended; 0 for a live one."""
+    """Return when a terminal record ended; 0 for a live one."""
     return record.since if record.state in TERMINAL else 0.0
 
 
 def newest_time(known: float, plan: Plan, written: Sequence[Instance]) -> float:
-    """Returns the newest time in the ledger with these: a restarted clock may not begin before it."""
+    """Return the newest time in the ledger with these: a restarted clock may not begin before it."""
     return max(known, plan.at, *(record.history[-1].at for record in written if record.history))
 
 
 def newest_failures(failures: Sequence[FailedLaunch]) -> tuple[FailedLaunch, ...]:
-    """Returns the newest failures, newest first, one of each record and as many as are ever shown."""
+    """Return the newest failures, newest first, one of each record and as many as are ever shown."""
     one_each = {failure.instance_id: failure for failure in failures}
     ranked = sorted(one_each.values(), key=lambda failure: (-failure.failed_at, failure.instance_id))
     return tuple(ranked[:FAILURES_SHOWN])
 
 
 def shown_failures(failures: tuple[FailedLaunch, ...], now: float) -> tuple[FailedLaunch, ...]:
-    """Returns the failures that are recent enough to be shown."""
+    """Return the failures that are recent enough to be shown."""
     if not failures or failures[-1].failed_at >= now - FAILURES_SHOWN_FOR_S:
         return failures
     return tuple(failure for failure in failures if failure.failed_at >= now - FAILURES_SHOWN_FOR_S)
@@ -133,7 +133,7 @@ _NEEDED = {
 def checked_writes(
     plan: Plan, version: int, live: Mapping[InstanceId, Instance], has_ended: Callable[[InstanceId], bool]
 ) -> tuple[Instance, ...]:
-    """Returns the records of the plan, with the version they are about to be written at.
+    """Return the records of the plan, with the version they are about to be written at.
 
     Raises StoreError, naming the record, when one of them may not be written: then none may.
     """
@@ -150,7 +150,7 @@ def checked_writes(
 
 
 def raised_version(version: int, at_least: int) -> int:
-    """Returns the higher of the two, when that is a version at all."""
+    """Return the higher of the two, when that is a version at all."""
     if at_least >= VERSION_LIMIT:
         raise StoreError(f"version {at_least} is out of range", fix=f"the version {version} is kept")
     return max(version, at_least)
@@ -182,10 +182,10 @@ def _check_history(record: Instance, known: Instance | None) -> None:
             raise _refused(record, f"entered {change.state.name} at {change.at!r}, which is not a time")
         if state is None and change.state not in CREATABLE:
             raise _refused(record, f"a new record may not start in {change.state.name}")
-        # The one entry that is no transition: a history without the time at which the state was entered.
+        # The one entry that is not a transition: a history without the time at which the state was entered.
         is_without = all(one.state is not change.state for one in earlier)
-        is_mended = known is not None and change.state is state and is_without
-        if state is not None and not is_mended and not INSTANCE_MACHINE.allows(state, change.state):
+        is_repaired = known is not None and change.state is state and is_without
+        if state is not None and not is_repaired and not INSTANCE_MACHINE.allows(state, change.state):
             raise _refused(record, f"may not go from {state.name} to {change.state.name}")
         earlier, state = (*earlier, change), change.state
     if state is not record.state:
@@ -219,7 +219,7 @@ _OUTBOX = "SELECT position, CAST(request_id AS BLOB), CAST(action AS BLOB) FROM 
 
 @dataclass(frozen=True)
 class Damage:
-    """Damage is one row that cannot be used: its key, its bytes, how it is removed, and why."""
+    """One row that cannot be used: its key, its bytes, how it is removed, and why."""
 
     source: str
     content: bytes
@@ -229,14 +229,14 @@ class Damage:
 
 
 class Loader:
-    """A Loader reads one file once; `damage` holds what was left out."""
+    """Reads one file once; `damage` holds what was left out."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.damage: list[Damage] = []
 
     def state(self, now: float) -> LedgerState:
-        """Returns everything a tick may see, from one committed state of the file."""
+        """Return everything a tick may see, from one committed state of the file."""
         with self._database.read_transaction():
             version, newest_at = self._head()
             horizon = max(now, newest_at) - FAILURES_SHOWN_FOR_S
@@ -300,7 +300,7 @@ class Loader:
 
 
 def set_aside(database: Database, damage: list[Damage], now: float) -> None:
-    """Moves unusable rows to the table `damaged`, so that each is reported and none is lost."""
+    """Move unusable rows to the table `damaged`, so that each is reported and none is lost."""
     with database.transaction():
         for each in damage:
             database.execute(
@@ -322,7 +322,7 @@ def _record(name: str, content: bytes, terminal: bool) -> Instance:
 
 
 def _action(name: str, content: bytes) -> Action:
-    action: Action = codec.decode(content, Action)  # type: ignore[arg-type]  # a union is no class to mypy
+    action: Action = codec.decode(content, Action)  # type: ignore[arg-type]  # to mypy a union is not a class
     if action.request_id != name:
         raise ValueError(f"its content has the id {action.request_id}")
     return action

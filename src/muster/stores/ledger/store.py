@@ -1,4 +1,4 @@
-"""Stores a ledger as a file: compare-and-swap by version, one transaction per decision.
+"""Store a ledger as a file: compare-and-swap by version, one transaction per decision.
 
 The controller uses the store as `cluster.ports.InstanceStore`. The store is the only writer of its file, so
 the live records stay in memory between ticks; a write by another process is noticed and the file is read
@@ -41,7 +41,7 @@ from muster.stores.sqlite import Closing, Database, Row
 
 @dataclass(frozen=True)
 class Batch:
-    """A Batch is the rows of one commit, and the state of the ledger after it."""
+    """The rows of one commit, and the state of the ledger after it."""
 
     after: LedgerState
     ended: int
@@ -55,7 +55,7 @@ class Batch:
         return int(self.decision[3])
 
     def write(self, database: Database) -> None:
-        """Writes everything, inside the transaction of the caller."""
+        """Write everything, inside the transaction of the caller."""
         database.execute_many("REPLACE INTO instances VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", self.instances)
         database.execute_many(
             "REPLACE INTO outbox (request_id, version, action) VALUES (?, ?, ?)", self.effects
@@ -69,7 +69,7 @@ class Batch:
 
 
 def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -> Batch:
-    """Returns rows for these checked records and the rest of the plan; StoreError for unreadable ones."""
+    """Return rows for these checked records and the rest of the plan; StoreError for unreadable ones."""
     version = state.version + 1
     texts = [stored(record, Instance, f"record {record.instance_id}") for record in records]
     effects = [stored(action, Action, f"effect {action.request_id}") for action in plan.actions]
@@ -106,7 +106,7 @@ def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -
 
 
 class SqliteInstanceStore(Closing):
-    """A SqliteInstanceStore is the ledger file of one cluster; use it in a `with` block or call `close`."""
+    """The ledger file of one cluster; use it in a `with` block or call `close`."""
 
     def __init__(
         self, path: str | Path, *, clock: Clock, retention: Retention = DEFAULT_RETENTION, wait_s: float = 5.0
@@ -122,7 +122,7 @@ class SqliteInstanceStore(Closing):
             raise
 
     def retain(self, retention: Retention) -> None:
-        """Keeps so much of the past from the next commit on."""
+        """Keep so much of the past from the next commit on."""
         self._retention = self._pruner.retention = retention
 
     @property
@@ -173,14 +173,14 @@ class SqliteInstanceStore(Closing):
         return version
 
     def prune(self, now: float) -> int:
-        """Drops everything that retention does not keep, in small transactions; returns how many rows.
+        """Drop everything that retention does not keep, in small transactions; return how many rows.
 
         The version does not change: nothing that a tick sees has changed.
         """
         return self._pruner.all(now)
 
     def damaged(self) -> tuple[Quarantined, ...]:
-        """Returns what could not be read from this file, ever; also kept in the table `damaged`."""
+        """Return what could not be read from this file, ever; also kept in the table `damaged`."""
         rows = self._database.execute("SELECT source, message FROM damaged ORDER BY position")
         return tuple(Quarantined(source=source, message=message) for source, message in rows)
 
@@ -192,7 +192,7 @@ class SqliteInstanceStore(Closing):
         self._database.close()
 
     def _current(self) -> LedgerState:
-        """Returns what the file holds; read again only when another process has written to it."""
+        """Return what the file holds; read again only when another process has written to it."""
         if self._seen != self._database.data_version():
             self._read_file()
         return self._state
@@ -209,7 +209,7 @@ class SqliteInstanceStore(Closing):
 
     @contextlib.contextmanager
     def _writing(self, expected: int | None = None) -> Iterator[None]:
-        """Opens one transaction. If it fails, the file is read again: its content is then not known.
+        """Open one transaction. If it fails, the file is read again: its content is then not known.
 
         With an expected version: a conflict when another process wrote since the file was last read.
         """
@@ -231,7 +231,7 @@ class SqliteInstanceStore(Closing):
 
 
 def close_ledger(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
-    """Ends every record and returns the cluster's total cost; None when no ledger was written. Idempotent."""
+    """End every record and return the cluster's total cost; None when no ledger was written. Idempotent."""
     if not path.is_file():
         return None
     with SqliteInstanceStore(path, clock=clock) as store:
@@ -244,7 +244,7 @@ def close_ledger(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
 
 
 def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
-    """Returns the plan that ends every record; pure."""
+    """Return the plan that ends every record; pure."""
     at = max(now, ledger.newest_at)
     live = ledger.instances.values()
     writes = []

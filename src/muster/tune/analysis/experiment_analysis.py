@@ -1,4 +1,4 @@
-"""Answers questions about the trials of an experiment, in memory or read from its directory."""
+"""Answer questions about the trials of an experiment, in memory or read from its directory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from muster.errors import StoreError, public
 from muster.host.machine import environment
 from muster.session.checkpoint import Checkpoint, as_arrow, as_fsspec
+from muster.session.older import accept_older
 from muster.trials.metrics import DEFAULT_METRIC, rank_key
 from muster.trials.model import Trial
 from muster.tune.analysis.result_files import opened_place
@@ -41,7 +42,7 @@ AnyTrial: TypeAlias = "TrialRecord | Trial | TrialSummary"
 
 @public
 class ExperimentAnalysis:
-    """An ExperimentAnalysis is what `tune.run` returns, and what reads the directory of an experiment.
+    """What `tune.run` returns, and what reads the directory of an experiment.
 
     Args:
         experiment_checkpoint_path: The experiment's directory, or its `experiment.sqlite`.
@@ -117,16 +118,19 @@ class ExperimentAnalysis:
 
     @property
     def best_trial(self) -> TrialRecord | None:
+        """The best trial by the experiment's metric."""
         self._need_defaults("best_trial")
         return self.get_best_trial()
 
     @property
     def best_config(self) -> dict[str, Any] | None:
+        """The configuration of the best trial."""
         self._need_defaults("best_config")
         return self.get_best_config()
 
     @property
     def best_checkpoint(self) -> Checkpoint | None:
+        """The best checkpoint of the best trial."""
         return self.get_best_checkpoint(self._best("best_checkpoint"))
 
     @property
@@ -146,11 +150,21 @@ class ExperimentAnalysis:
         return _last_results([self._best("best_result_df")], "ExperimentAnalysis.best_result_df")
 
     def dataframe(self, metric: str | None = None, mode: str | None = None) -> pd.DataFrame:
-        """Returns one line per trial that logged something: its last result, or the best by the metric."""
+        """Return one line per trial that logged something: its last result, or the best by the metric.
+
+        Args:
+            metric: Take each trial's best result by this metric, not its last.
+            mode: "min" or "max".
+        """
         return frame(self.result_rows(metric, mode), "ExperimentAnalysis.dataframe")
 
     def result_rows(self, metric: str | None = None, mode: str | None = None) -> list[Row]:
-        """Returns the lines of `dataframe`, without pandas."""
+        """Return the lines of `dataframe`, without pandas.
+
+        Args:
+            metric: As for `dataframe`.
+            mode: As for `dataframe`.
+        """
         if mode is not None and metric is None:
             raise ValueError(f"mode={mode!r} was given without a metric: pass metric=... too")
         if mode is not None:
@@ -166,7 +180,7 @@ class ExperimentAnalysis:
         return chosen
 
     def get_all_configs(self, prefix: bool = False) -> dict[str, dict[str, Any]]:
-        """Returns the config of each trial by trial id; with `prefix` flat, as `config/<key>`."""
+        """Return the config of each trial by trial id; with `prefix` flat, as `config/<key>`."""
         if not prefix:
             return {trial.trial_id: trial.config for trial in self.trials}
         return {trial.trial_id: flat_row({"config": trial.config}) for trial in self.trials}
@@ -178,14 +192,14 @@ class ExperimentAnalysis:
         scope: str = "last",
         filter_nan_and_inf: bool = True,
     ) -> TrialRecord | None:
-        """Returns the first of the best trials; None, with a warning, when no trial reported the metric.
+        """Return the first of the best trials; None, with a warning, when no trial reported the metric.
 
         Args:
             metric: A flat key.
             mode: "min" or "max".
-            scope: Which of a trial's values counts: "last", "all" (its best), "avg", "last-5-avg",
+            scope: Which of a trial's values to compare: "last", "all" (its best), "avg", "last-5-avg",
                 "last-10-avg".
-            filter_nan_and_inf: Leave out trials whose value is no finite number.
+            filter_nan_and_inf: Leave out trials whose value is not a finite number.
         """
         metric, mode = self._metric(metric), self._mode(mode)
         if scope not in SCOPES:
@@ -209,14 +223,26 @@ class ExperimentAnalysis:
     def get_best_config(
         self, metric: str | None = None, mode: str | None = None, scope: str = "last"
     ) -> dict[str, Any] | None:
-        """Returns the config of the best trial; None when there is none."""
+        """Return the config of the best trial; None when there is none.
+
+        Args:
+            metric: The metric to compare; by default the experiment's.
+            mode: "min" or "max"; by default the experiment's.
+            scope: "last", "avg", "last-5-avg", "last-10-avg" or "all".
+        """
         best = self.get_best_trial(metric, mode, scope)
         return None if best is None else best.config
 
     def get_best_checkpoint(
         self, trial: AnyTrial, metric: str | None = None, mode: str | None = None
     ) -> Checkpoint | None:
-        """Returns the best checkpoint of a trial; None, with an error log, when none has this metric."""
+        """Return the best checkpoint of a trial; None, with an error log, when none has this metric.
+
+        Args:
+            trial: The trial.
+            metric: The metric to compare; by default the experiment's.
+            mode: "min" or "max"; by default the experiment's.
+        """
         metric, mode = self._metric(metric), self._mode(mode)
         record = as_record(trial, self._path, self._filesystem)
         best = best_scored(record.best_checkpoints, metric, mode)
@@ -227,12 +253,59 @@ class ExperimentAnalysis:
     def get_last_checkpoint(
         self, trial: AnyTrial | None = None, metric: str = "training_iteration", mode: str = "max"
     ) -> Checkpoint | None:
-        """Returns the newest checkpoint of a trial: of the given one, else of the best by `metric`."""
+        """Return the newest checkpoint of a trial: of the given one, else of the best by `metric`.
+
+        Args:
+            trial: The trial; by default the best one.
+            metric: The metric to compare; by default the experiment's.
+            mode: "min" or "max"; by default the experiment's.
+        """
         chosen = self.get_best_trial(metric, mode) if trial is None else trial
         return None if chosen is None else as_record(chosen, self._path, self._filesystem).checkpoint
 
+    @property
+    def best_logdir(self) -> str:
+        """The directory of the best trial, by its older name."""
+        accept_older("ExperimentAnalysis.best_logdir", "use analysis.best_trial.local_path")
+        return self._best("best_logdir").local_path
+
+    def get_best_logdir(
+        self, metric: str | None = None, mode: str | None = None, scope: str = "last"
+    ) -> str | None:
+        """Return the directory of the best trial; None when there is none.
+
+        Args:
+            metric: The metric to compare; by default the experiment's.
+            mode: "min" or "max"; by default the experiment's.
+            scope: As for `get_best_trial`.
+        """
+        accept_older("ExperimentAnalysis.get_best_logdir", "use get_best_trial(...).local_path")
+        best = self.get_best_trial(metric, mode, scope)
+        return None if best is None else best.local_path
+
+    def get_trial_checkpoints_paths(
+        self, trial: AnyTrial, metric: str | None = None
+    ) -> list[tuple[str, Any]]:
+        """Return the path of each retained checkpoint of a trial, and the value of a metric."""
+        accept_older("ExperimentAnalysis.get_trial_checkpoints_paths", "use result.best_checkpoints")
+        name = self._metric(metric)
+        record = as_record(trial, self._path, self._filesystem)
+        return [(os.fspath(each), result.get(name)) for each, result in record.best_checkpoints]
+
+    def fetch_trial_dataframes(self) -> dict[str, pd.DataFrame]:
+        """Return `trial_dataframes`, by its older name."""
+        accept_older("ExperimentAnalysis.fetch_trial_dataframes", "use analysis.trial_dataframes")
+        return self.trial_dataframes
+
+    def stats(self) -> dict[str, Any]:
+        """Return the numbers of the experiment that Ray 1 kept in its state file."""
+        accept_older("ExperimentAnalysis.stats", "use analysis.results and analysis.trials")
+        times = [result.get("timestamp", 0) for result in self.results.values()]
+        total = sum(result.get("time_total_s", 0) for result in self.results.values())
+        return {"timestamp": max(times, default=0), "total_time": total, "trials": len(self.trials)}
+
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state without the tables: they can be read again."""
+        """Return the state without the tables: they can be read again."""
         _ = self.trials  # as plain data
         return {name: value for name, value in vars(self).items() if name != "trial_dataframes"}
 
@@ -250,7 +323,13 @@ class ExperimentAnalysis:
         return found
 
     def need_one_objective(self, call: str, metric: str | None, hint: str) -> None:
-        """Raises ValueError for a call without a metric when the experiment has several objectives."""
+        """Raise ValueError for a call without a metric when the experiment has several objectives.
+
+        Args:
+            call: The call, for the error.
+            metric: The metric it was given.
+            hint: What to call instead.
+        """
         if not metric and self._objectives:
             raise ValueError(f"{call}: {self._objectives}{hint and f'; {hint}'}")
 
@@ -299,7 +378,7 @@ def _row_of(rows: Sequence[Mapping[str, Any]], metric: str | None, mode: str | N
 
 
 def _last_results(trials: Sequence[TrialRecord], what: str) -> pd.DataFrame:
-    """Returns the last results as a table by trial id."""
+    """Return the last results as a table by trial id."""
     delimiter = environment().get("TUNE_RESULT_DELIM", "/")
     rows = [flat_row(trial.last_result, delimiter) for trial in trials]
     table: pd.DataFrame = need_pandas(what).DataFrame(rows, columns=None if rows else ["trial_id"])

@@ -1,4 +1,4 @@
-"""Reads an experiment of Ray Tune into one of muster, for `muster compat --experiment`; unpickles nothing."""
+"""Read an experiment of Ray Tune into one of muster, for `muster compat --experiment`; unpickles nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PICKLES = (keys.EXPR_PARAM_PICKLE_FILE, keys.EXPR_ERROR_PICKLE_FILE)  # never r
 
 
 def rays_hint(names: Sequence[str], place: str) -> str:
-    """Returns what to do about a directory that Ray Tune wrote; "" for another one."""
+    """Return what to do about a directory that Ray Tune wrote; "" for another one."""
     is_rays = any(name.startswith("experiment_state-") for name in names)
     return f"Ray Tune wrote it; to read its results, run `muster compat --experiment {place}`" * is_rays
 
 
 def convert(source: Path, target: Path) -> int:
-    """Copies the trials to a new directory that has a store of their facts; returns how many there are."""
+    """Copy the trials to a new directory that has a store of their facts; returns how many there are."""
     folders = [each for each in sorted(source.glob("*")) if _has(each, *_LOGS, keys.EXPR_PARAM_FILE)]
     if not folders or target.exists():
         fault = f"{target} exists already" if folders else f"{source} has no results of Ray Tune"
@@ -54,7 +54,7 @@ def _has(folder: Path, *names: str) -> bool:
 
 
 def _known_trials(source: Path) -> dict[str, dict[str, Any]]:
-    """Returns what Ray's newest state file says about trials, by the name of their directory."""
+    """Return what Ray's newest state file says about trials, by the name of their directory."""
     for file in sorted(source.glob("experiment_state-*.json"), reverse=True):
         with suppress(OSError, ValueError, KeyError, TypeError):  # torn, or of another version of Ray
             trials = [json.loads(trial) for trial, *_ in json.loads(file.read_text())["trial_data"]]

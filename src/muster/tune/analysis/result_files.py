@@ -1,4 +1,4 @@
-"""Reads the files in the directory of a trial: results, checkpoints, errors. Local or remote.
+"""Read the files in the directory of a trial: results, checkpoints, errors. Local or remote.
 
 Nothing here writes a file. Only `error` unpickles.
 """
@@ -36,7 +36,7 @@ _FAILURE = re.compile(r"^Failure # \d+ \(occurred at .*\)\n", re.MULTILINE)  # s
 
 
 class TrialFolder:
-    """A TrialFolder is the directory of one trial."""
+    """The directory of one trial."""
 
     def __init__(self, path: str, filesystem: Any = None) -> None:  # noqa: ANN401 - untyped fsspec
         self.path = path
@@ -47,11 +47,11 @@ class TrialFolder:
         return self._storage.exists()
 
     def path_of(self, name: str) -> str | None:
-        """Returns the path of a file of the trial; None when there is no such file."""
+        """Return the path of a file of the trial; None when there is no such file."""
         return f"{self.path}/{name}" if self._storage.exists(name) else None
 
     def rows(self) -> list[Row]:
-        """Returns every logged result; FileNotFoundError if there is no log, ValueError if it is damaged."""
+        """Return every logged result; FileNotFoundError if there is no log, ValueError if it is damaged."""
         text = self._text(EXPR_RESULT_FILE)
         if text is not None:
             return parse_json_lines(text)
@@ -68,7 +68,7 @@ class TrialFolder:
     def checkpoints(
         self, rows: Callable[[], Sequence[Mapping[str, Any]]], made_at: Mapping[int, int] | None = None
     ) -> list[Scored]:
-        """Returns those on disk, oldest first, with the result that each was reported with.
+        """Return those on disk, oldest first, with the result that each was reported with.
 
         Results of a class do not name them: `made_at` has the iterations of its checkpoints, by number.
         """
@@ -90,7 +90,7 @@ class TrialFolder:
         ]
 
     def error(self, pickled: bytes | None = None, text: str = "") -> BaseException | None:
-        """Returns the exception that ended the trial: the pickled one, else a TuneError with the reason."""
+        """Return the exception that ended the trial: the pickled one, else a TuneError with the reason."""
         content = pickled if pickled is not None else self._bytes(EXPR_ERROR_PICKLE_FILE)
         if content is not None:
             try:
@@ -106,7 +106,7 @@ class TrialFolder:
         return None if content is None else content.decode(errors="replace")
 
     def _bytes(self, name: str) -> bytes | None:
-        """Returns None when there is no such file; StoreError when there is and it cannot be read."""
+        """Return None when there is no such file; StoreError when there is and it cannot be read."""
         try:
             return self._storage.read(name)
         except StoreError as error:
@@ -116,7 +116,7 @@ class TrialFolder:
 
 
 def parse_json_lines(text: str) -> list[Row]:
-    """Returns one result per line, without a last line that was cut off by a crash."""
+    """Return one result per line, without a last line that was cut off by a crash."""
     lines = text.split("\n")
     torn = lines.pop()
     rows: list[Row] = [json.loads(line) for line in lines if line.strip()]
@@ -129,7 +129,7 @@ def parse_json_lines(text: str) -> list[Row]:
 
 
 def parse_csv(text: str, config: Mapping[str, Any]) -> list[Row]:
-    """Returns the rows of the CSV file, which has flat keys and no config: that is given."""
+    """Return the rows of the CSV file, which has flat keys and no config: that is given."""
     rows = []
     whole = text[: text.rfind("\n") + 1]  # a crash may have cut off the last line, in the middle of a number
     for line in csv.DictReader(io.StringIO(whole)):
@@ -151,7 +151,7 @@ def _value(key: str, text: str | None) -> Any:  # noqa: ANN401
 
 
 def opened_place(path: str, filesystem: Any) -> tuple[str, Any]:  # noqa: ANN401
-    """Returns the path without scheme, and its fsspec file system; None for this machine."""
+    """Return the path without scheme, and its fsspec file system; None for this machine."""
     if filesystem is not None:
         return path, filesystem
     if "://" not in path:

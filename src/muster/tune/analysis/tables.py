@@ -1,4 +1,4 @@
-"""Makes tables of results: flat columns in Ray Tune's order; pandas only when a frame is requested."""
+"""Make tables of results: flat columns in Ray Tune's order; pandas only when a frame is requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def need_pandas(what: str) -> ModuleType:
-    """Returns the module; ConfigError that names the extra when it is not installed."""
+    """Return the module; ConfigError that names the extra when it is not installed."""
     try:
         import pandas
     except ImportError as error:
@@ -30,7 +30,7 @@ def need_pandas(what: str) -> ModuleType:
 
 
 def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Row:
-    """Returns flat keys: first the flat ones, then the nested ones (`config/lr`), without empty dicts.
+    """Return flat keys: first the flat ones, then the nested ones (`config/lr`), without empty dicts.
 
     Example:
         >>> flat_row({"config": {"lr": 1}, "loss": 2, "empty": {}})
@@ -40,7 +40,7 @@ def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Row:
 
 
 def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:
-    """Returns one line per row; `what` is named when pandas is missing."""
+    """Return one line per row; `what` is named when pandas is missing."""
     made: pd.DataFrame = need_pandas(what).DataFrame([flat_row(row) for row in rows])
     return made
 
@@ -53,13 +53,13 @@ _Thing = TypeVar("_Thing")
 
 
 def check_mode(mode: object, where: str) -> None:
-    """Raises a ValueError that names the place."""
+    """Raise a ValueError that names the place."""
     if mode not in MODES:
         raise ValueError(f"{where}: mode={mode!r} must be 'min' or 'max'")
 
 
 def no_single_best(metrics: object, modes: object) -> str:
-    """Returns why an experiment with several objectives has no best trial, and what has; "" for one."""
+    """Return why an experiment with several objectives has no best trial, and what has; "" for one."""
     goals = several_objectives((metrics, modes))
     if not goals:
         return ""
@@ -77,7 +77,7 @@ def is_better(value: float, than: float, mode: str) -> bool:
 def best_scored(
     candidates: Sequence[tuple[_Thing, Mapping[str, Any]]], metric: str, mode: str
 ) -> _Thing | None:
-    """Returns the one with the best value of a flat metric, the first of equal ones, without NaN."""
+    """Return the one with the best value of a flat metric, the first of equal ones, without NaN."""
     best: tuple[float, _Thing] | None = None
     for thing, metrics in candidates:
         value = number(metrics[metric] if metric in metrics else flatten(metrics).get(metric))

@@ -1,4 +1,4 @@
-"""Defines TrialRecord, a trial as plain data for results and analyses, running or from the store.
+"""Define TrialRecord, a trial as plain data for results and analyses, running or from the store.
 
 Attribute names are those of Ray's Trial, because `ExperimentAnalysis.trials` are read by users.
 """
@@ -29,7 +29,7 @@ MetricAnalysis = Mapping[str, Mapping[str, float]]
 
 @dataclass(eq=False)
 class TrialRecord:
-    """A TrialRecord is one trial; it can be pickled. `path` is on `filesystem` (None: this machine)."""
+    """One trial; it can be pickled. `path` is on `filesystem` (None: this machine)."""
 
     trial_id: str
     status: str
@@ -53,6 +53,8 @@ class TrialRecord:
     placement_group_factory: PlacementGroupFactory | None = None
     made_at: Mapping[int, int] = field(default_factory=dict)  # see TrialFolder.checkpoints
     cost_usd: float | None = None  # None: no price was known
+    decision: str = ""  # the last one on it, where facts say it
+    reason: str = ""
 
     @property
     def folder(self) -> TrialFolder:
@@ -65,7 +67,7 @@ class TrialRecord:
     logdir = local_path
 
     def is_finished(self) -> bool:
-        """Returns whether the trial has ended, well or not."""
+        """Return whether the trial has ended, well or not."""
         return self.status in ("TERMINATED", "ERROR")
 
     def has_checkpoint(self) -> bool:
@@ -81,7 +83,7 @@ class TrialRecord:
         return self.folder.path_of(EXPR_ERROR_PICKLE_FILE)
 
     def get_error(self) -> str | None:
-        """Returns what `error.txt` holds; None when there is none."""
+        """Return what `error.txt` holds; None when there is none."""
         return self.folder._text(EXPR_ERROR_FILE)
 
     def get_pickled_error(self) -> Any:  # noqa: ANN401 - as `error`
@@ -92,11 +94,11 @@ class TrialRecord:
         return self  # Ray keeps `last_result` and others there
 
     def rows(self) -> list[Row]:
-        """Returns every logged result; see TrialFolder.rows."""
+        """Return every logged result; see TrialFolder.rows."""
         return self.folder.rows()
 
     def rows_if_any(self) -> list[Row]:
-        """Returns every logged result; empty when there is no log."""
+        """Return every logged result; empty when there is no log."""
         try:
             return self.rows()
         except FileNotFoundError:
@@ -174,7 +176,7 @@ def as_record(
     experiment_path: str,
     filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
 ) -> TrialRecord:
-    """Returns a trial of any kind as plain data."""
+    """Return a trial of any kind as plain data."""
     if isinstance(trial, TrialRecord):
         return trial
     place = f"{experiment_path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
@@ -228,11 +230,13 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
         placement_group_factory=PlacementGroupFactory.from_saved(summary.resources),
         made_at=summary.made_at,
         cost_usd=summary.cost_usd,
+        decision=summary.decision,
+        reason=summary.reason,
     )
 
 
 def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[str, Any]:
-    """Returns the last result with the trial id; without any, at least where and with what it ran."""
+    """Return the last result with the trial id; without any, at least where and with what it ran."""
     if TRAINING_ITERATION in result:
         ended = {"done": True} if trial.status == Trial.TERMINATED else {}  # not a row of the store
         return {**result, "experiment_tag": trial.experiment_tag, **ended}
@@ -244,7 +248,7 @@ def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[s
 
 
 def analysis_of(rows: list[Row]) -> MetricAnalysis:
-    """Returns the statistics that the controller would have kept of these results."""
+    """Return the statistics that the controller would have kept of these results."""
     scratch = Trial("", trial_id="")
     for row in rows:
         scratch.note_result(row, flatten(row), at=0.0)
@@ -257,14 +261,14 @@ def _metrics_of(ref: CheckpointRef, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def experiment_directory(path: str) -> str:
-    """Returns the directory, given it or a state file in it."""
+    """Return the directory, given it or a state file in it."""
     place, _, name = path.rstrip("/").rpartition("/")
     is_file = name == STORE_NAME or (name.startswith("experiment_state-") and name.endswith(".json"))
     return (place or ".") if is_file else path.rstrip("/") or "/"
 
 
 def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, ...]:  # noqa: ANN401
-    """Returns the trials in the order of their creation; ValueError when there is no store."""
+    """Return the trials in the order of their creation; ValueError when there is no store."""
     storage = Storage(directory, filesystem)
     if storage.size(STORE_NAME) is None:
         own = "Give the directory that fit() or run() wrote (<storage_path>/<name>), not that of a trial"

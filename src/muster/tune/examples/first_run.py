@@ -22,7 +22,7 @@ NAME = "demo"
 
 
 def two_spirals(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns points on two spirals around each other, and on which one each of them is."""
+    """Return points on two spirals around each other, and on which one each of them is."""
     rng = np.random.default_rng(seed)
     turn = np.sqrt(rng.uniform(0.05, 1, count)) * 3.2 * np.pi
     which = rng.integers(0, 2, count)
@@ -32,7 +32,7 @@ def two_spirals(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Trains a network with one hidden layer, and reports its accuracy on other points after each epoch."""
+    """Train a network with one hidden layer, and reports its accuracy on other points after each epoch."""
     x, y = two_spirals(1200, seed=1)
     held_out, answers = two_spirals(600, seed=2)
     rng = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def _slopes(weights: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> list[np.
 
 
 def main(directory: str) -> ResultGrid:
-    """Runs the experiment in `directory`, prints the best settings and draws the plot."""
+    """Run the experiment in `directory`, print the best settings and draws the plot."""
     tuner = tune.Tuner(
         train,
         param_space={

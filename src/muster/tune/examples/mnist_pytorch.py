@@ -1,4 +1,4 @@
-"""Defines Ray's example of a small network for the digits of MNIST, under Ray's names; needs torchvision.
+"""Define Ray's example of a small network for the digits of MNIST, under Ray's names; needs torchvision.
 
 The data is downloaded to `~/data` when it is not there; one process at a time does so.
 """
@@ -26,7 +26,7 @@ _MEAN, _DEVIATION = 0.1307, 0.3081  # of all pixels
 
 
 class ConvNet(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """A ConvNet has one convolution of three channels and one linear layer; it returns log-probabilities."""
+    """Has one convolution of three channels and one linear layer; it returns log-probabilities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class ConvNet(nn.Module):  # type: ignore[misc]  # torch has no types here
 
 
 def get_data_loaders(batch_size: int = 64) -> tuple[Any, Any]:
-    """Returns the pictures to train with and those to test with, in shuffled batches."""
+    """Return the pictures to train with and those to test with, in shuffled batches."""
     from torchvision import datasets, transforms
 
     place = Path("~/data").expanduser()
@@ -58,7 +58,7 @@ def get_data_loaders(batch_size: int = 64) -> tuple[Any, Any]:
 
 
 def train_func(model: Any, optimizer: Any, train_loader: Any, device: Any = None) -> None:  # noqa: ANN401
-    """Trains with the first EPOCH_SIZE pictures."""
+    """Train with the first EPOCH_SIZE pictures."""
     place = device or torch.device("cpu")
     model.train()
     for pictures, digits in _first(train_loader, EPOCH_SIZE):
@@ -68,7 +68,7 @@ def train_func(model: Any, optimizer: Any, train_loader: Any, device: Any = None
 
 
 def test_func(model: Any, data_loader: Any, device: Any = None) -> float:  # noqa: ANN401
-    """Returns which share of the first TEST_SIZE pictures is recognised."""
+    """Return which share of the first TEST_SIZE pictures is recognised."""
     place = device or torch.device("cpu")
     model.eval()
     right = total = 0
@@ -80,7 +80,7 @@ def test_func(model: Any, data_loader: Any, device: Any = None) -> float:  # noq
 
 
 def train_mnist(config: dict[str, Any]) -> None:
-    """Trains for ever, with `lr` and `momentum`, and reports `mean_accuracy`: the experiment has to stop it.
+    """Train forever, with `lr` and `momentum`, and report `mean_accuracy`: the experiment has to stop it.
 
     With `should_checkpoint` in the config, each result has a checkpoint.
     """
@@ -100,7 +100,7 @@ def train_mnist(config: dict[str, Any]) -> None:
 
 
 def _first(loader: Any, size: int) -> Any:  # noqa: ANN401 - pairs of tensors
-    """Yields batches until that many pictures were seen."""
+    """Yield batches until that many pictures were seen."""
     seen = 0
     for pictures, digits in loader:
         if seen >= size:

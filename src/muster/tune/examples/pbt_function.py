@@ -1,4 +1,4 @@
-"""Defines Ray's example for population based training: a learning rate whose best value moves."""
+"""Define Ray's example for population based training: a learning rate whose best value moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS = 100
 
 
 def pbt_function(config: dict[str, Any]) -> None:
-    """Reports `mean_accuracy`, which rises the faster the nearer `lr` is to a best value that moves.
+    """Report `mean_accuracy`, which rises the faster the nearer `lr` is to a best value that moves.
 
     The best rate rises with the accuracy up to a midpoint and falls after it, so no fixed rate is good for
     long. A checkpoint is made every `checkpoint_interval` steps (1) and holds accuracy and step.
@@ -33,13 +33,8 @@ def pbt_function(config: dict[str, Any]) -> None:
         best = 0.01 * max(distance, 1.0) / 10
         off = max(best / learning_rate, learning_rate / best) if learning_rate > 0 else math.inf
         accuracy = max(0.0, accuracy + 5.0 / off - 0.5)
-        metrics = {
-            "mean_accuracy": accuracy,
-            "cur_lr": learning_rate,
-            "optimal_lr": best,
-            "q_err": off,
-            "done": accuracy > 2 * _MIDPOINT,
-        }
+        metrics = {"mean_accuracy": accuracy, "cur_lr": learning_rate, "optimal_lr": best, "q_err": off}
+        metrics["done"] = accuracy > 2 * _MIDPOINT
         if step % every:
             report(metrics)
             continue

@@ -1,1 +1,1 @@
-"""Prepares, runs, saves and restores an experiment."""
+"""Prepare, run, save and restore an experiment."""

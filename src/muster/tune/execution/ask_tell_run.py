@@ -1,4 +1,4 @@
-"""Assembles an experiment whose trials are run by a loop of the user; AskTell drives it.
+"""Assemble an experiment whose trials are run by a loop of the user; AskTell drives it.
 
 The store, plug-ins, loggers, uploads and restore are those of `launch`; the engine waits for the user instead
 of for processes. Nothing is decided about trials here.
@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.base.clock import SteadyClock
 from muster.engines.ask_tell_engine import AskTellEngine
 from muster.errors import TuneError
 from muster.host.machine import environment
@@ -26,11 +25,10 @@ from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
 from muster.tune.callback import CallbackList
 from muster.tune.execution.assemble import scheduler_of, search_of, settings_of, stopper_of, template_of
-from muster.tune.execution.between_steps import CheckedCheckpoints, ExperimentSaver
+from muster.tune.execution.between_steps import CheckedCheckpoints, ExperimentSaver, delete_checkpoint
 from muster.tune.execution.launch import ExperimentSpec
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer, keep_parameters, write_spec
-from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.logger.logger import attach_loggers, default_callbacks
 from muster.tune.plugin_state import settings_record
@@ -39,20 +37,20 @@ logger = logging.getLogger(__name__)
 
 
 class AskTellRun:
-    """An AskTellRun is an open experiment; the caller closes it."""
+    """An open experiment; the caller closes it."""
 
     def __init__(self, wanted: ExperimentSpec) -> None:
         self._wanted = wanted
-        self._clock = SteadyClock()
+        self._clock = wanted.clock
         wanted.place.prepare()
         if wanted.resume is None:
-            keep_parameters(wanted.code, wanted.place, self._clock)
+            keep_parameters(wanted.references, wanted.place, self._clock)
             write_spec(wanted)
         self.engine = AskTellEngine(self._clock)
         with ExitStack() as stack:
             self._writer = LogWriter(self._clock)
             stack.callback(self._writer.close)
-            self._uploads = uploads_for(self._wanted.place, self._wanted.run, self._clock)
+            self._uploads = wanted.uploads()
             chosen = default_callbacks(self._wanted.run.callbacks, environment())
             if self._uploads is not None:
                 chosen.append(self._uploads)
@@ -68,11 +66,11 @@ class AskTellRun:
             self._open = stack.pop_all()
 
     def flush(self) -> None:
-        """Waits until results are in their files."""
+        """Wait until results are in their files."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Saves and completes everything and, where that is configured, copies it."""
+        """Save and complete everything and, where that is configured, copy it."""
         with self._open:
             self.controller.save()
             self._deletions.close()
@@ -135,13 +133,13 @@ class AskTellRun:
 
 
 def _template(wanted: ExperimentSpec) -> TrialTemplate:
-    """Returns a template without resources: the loop knows itself what it can run."""
+    """Return a template without resources: the loop knows itself what it can run."""
     made = template_of(wanted.trainable, wanted.param_space, wanted.tune, wanted.run)
     return replace(made, resources=None)
 
 
 def stand_in(name: str) -> Callable[[dict[str, Any]], None]:
-    """Returns a stand-in for the loop of the user where a trainable is expected; it raises when it is run."""
+    """Return a stand-in for the loop of the user where a trainable is expected; it raises when it is run."""
 
     def loop(config: dict[str, Any]) -> None:
         raise TuneError("this experiment is driven by ask and tell: resume it with AskTell.restore(path)")

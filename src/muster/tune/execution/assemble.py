@@ -1,4 +1,4 @@
-"""Makes the objects of one experiment from what the user configured: template, plug-ins, settings.
+"""Make the objects of one experiment from what the user configured: template, plug-ins, settings.
 
 Called by Tuner; decides nothing that the core decides. Nothing is started here.
 """
@@ -40,12 +40,11 @@ def template_of(
     run: RunConfig,
     overrides: Mapping[str, Any] | None = None,
 ) -> TrialTemplate:
-    """Returns what all trials share; `overrides` are attributes that only tune.run() has."""
+    """Return what all trials share; `overrides` are attributes that only tune.run() has."""
     more = dict(overrides or {})
     given = more.pop("resources_per_trial", None)
-    if run.stop is None:
-        criteria_of = {}
-    else:
+    criteria_of: Mapping[str, Any] = {}
+    if run.stop is not None:
         from muster.tune.stopper.function_stopper import resolve_stop
 
         criteria_of = resolve_stop(run.stop).criteria
@@ -70,7 +69,7 @@ def template_of(
 def settings_of(
     tune: TuneConfig, run: RunConfig, directory: str, ahead: int, environment: Mapping[str, str]
 ) -> Settings:
-    """Returns the settings of the core; the environment variables are Ray's."""
+    """Return the settings of the core; the environment variables are Ray's."""
     failure = run.failure_config
     whole, seconds_in = partial(number_in, environment, int), partial(number_in, environment, float)
     return Settings(
@@ -102,7 +101,7 @@ def settings_of(
 
 
 def checked_buffers(settings: Settings, scheduler: object, policy: CheckpointPolicy) -> Settings:
-    """Returns the settings with as many buffered results as can be used; warns when these are fewer."""
+    """Return the settings with as many buffered results as can be used; warns when these are fewer."""
     length, every = settings.result_buffer[0], policy.frequency
     if length > 1 and not getattr(scheduler, "supports_buffered_results", True):
         most, why = 1, type(scheduler).__name__
@@ -117,7 +116,7 @@ def checked_buffers(settings: Settings, scheduler: object, policy: CheckpointPol
 
 
 def limits_of(tune: TuneConfig) -> Limits:
-    """Returns what the experiment may cost, and until when it may run."""
+    """Return what the experiment may cost, and until when it may run."""
     deadline = tune.deadline  # a moment: TuneConfig turned seconds into one
     return Limits(
         cost_budget=tune.cost_budget,
@@ -126,12 +125,12 @@ def limits_of(tune: TuneConfig) -> Limits:
 
 
 def pending_ahead(cpus: float) -> int:
-    """Returns how many trials may wait, on so many CPUs, of a searcher that does not learn."""
+    """Return how many trials may wait, on so many CPUs, of a searcher that does not learn."""
     return max(PENDING_AHEAD, int(1.1 * cpus))
 
 
 def search_of(tune: TuneConfig, template: TrialTemplate, cpus: float = 0.0) -> tuple[SearchPlugin, int]:
-    """Returns the configured search algorithm, and how many trials to request before they can start."""
+    """Return the configured search algorithm, and how many trials to request before they can start."""
     from muster.tune.search import BasicVariantGenerator
     from muster.tune.search.variant_generator import has_unresolved_values
 
@@ -152,7 +151,7 @@ def search_of(tune: TuneConfig, template: TrialTemplate, cpus: float = 0.0) -> t
     if not is_taken and has_unresolved_values(space):  # constants need no searcher
         name = type(getattr(asked, "searcher", asked)).__name__  # not of the SearchGenerator around it
         raise ValueError(
-            f"{name} already has a metric, mode or space of its own: give each of them once, "
+            f"{name} already has its own metric, mode or space: give each of them once, "
             "either to the searcher or to TuneConfig and param_space"
         )
     asked.add_configurations([template])
@@ -161,7 +160,7 @@ def search_of(tune: TuneConfig, template: TrialTemplate, cpus: float = 0.0) -> t
 
 
 def _has_own_space(search: Any) -> bool:  # noqa: ANN401 - a Searcher, or wrappers around one
-    """Returns whether it may still lack a metric, without a space of the experiment that it would take."""
+    """Return whether it may still lack a metric, without a space of the experiment that it would take."""
     if search is None or isinstance(search, str):
         return False
     from muster.tune.search.library_searcher import SpaceSearcher
@@ -188,7 +187,7 @@ def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Se
 
 
 def limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
-    """Returns what the outermost ConcurrencyLimiter allows; 0 when there is none."""
+    """Return what the outermost ConcurrencyLimiter allows; 0 when there is none."""
     while (inner := getattr(search, "searcher", None)) is not None:
         from muster.tune.search import ConcurrencyLimiter
 
@@ -210,7 +209,7 @@ def _generator(searcher: Any, limit: int) -> Any:  # noqa: ANN401 - a Searcher, 
 
 
 def _one_limit(search: Any, limit: int) -> int:  # noqa: ANN401 - whatever has `max_concurrent`
-    """Returns the limit that was given in one of the two places; ValueError when they differ."""
+    """Return the limit that was given in one of the two places; ValueError when they differ."""
     own = int(search.max_concurrent)
     if own and limit and own != limit:
         raise ValueError(
@@ -221,11 +220,11 @@ def _one_limit(search: Any, limit: int) -> int:  # noqa: ANN401 - whatever has `
 
 
 def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
-    from muster.tune.schedulers import FIFOScheduler, create_scheduler
+    from muster.tune import schedulers
     from muster.tune.schedulers.trial_scheduler import offer_search_properties, scheduler_goal
 
-    asked = create_scheduler(tune.scheduler) if isinstance(tune.scheduler, str) else tune.scheduler
-    chosen: Any = asked or FIFOScheduler()
+    asked = schedulers.create_scheduler(tune.scheduler) if isinstance(tune.scheduler, str) else tune.scheduler
+    chosen: Any = asked or schedulers.FIFOScheduler()
     if not hasattr(chosen, "on_trial_result"):
         raise ValueError(f"TuneConfig(scheduler={chosen!r}): must be a TrialScheduler, or the name of one")
     if tune.reuse_actors and (why := getattr(chosen, "refuses_reuse", "")):
@@ -239,7 +238,7 @@ def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
     spec = {"constraints": constraints} if takes_them else {}
     if not offer_search_properties(chosen, metric, mode, **spec):
         raise ValueError(
-            f"{type(chosen).__name__} already has a metric or mode of its own: give them once, either to the "
+            f"{type(chosen).__name__} already has its own metric or mode: give them once, either to the "
             "scheduler or to TuneConfig"
         )
     return chosen  # type: ignore[no-any-return]  # the user's, with Ray's hooks

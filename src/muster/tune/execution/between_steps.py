@@ -1,4 +1,4 @@
-"""Does what a driver does besides handling events: saves the experiment, checks it, reports what is wrong.
+"""Do what a driver does besides handling events: saves the experiment, checks it, reports what is wrong.
 
 The longer a save takes, the rarer it is done: saving costs at most a twentieth of the time. Its share for
 trials that have ended is not counted: each is saved once, sooner or later, and waits in memory until then.
@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,13 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.base.text import did_you_mean
 from muster.errors import RestoreError, StoreError, StoreFull
-from muster.stores.checkpoints import CheckpointStore, DeletionQueue
+from muster.stores.checkpoints import CheckpointStore, DeletionQueue, delete_directory
 from muster.stores.experiment import values
 from muster.trials.controller import TrialController
 from muster.trials.events import StartTrial
 from muster.trials.experiment import ExperimentState
 from muster.trials.metrics import TRAINING_ITERATION, flatten
-from muster.trials.model import Trial
+from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import Hooks
 from muster.trials.ports import Engine, SavedExperiment, TrialStore
 from muster.trials.restore import MakeTrial, ended_records, restore, snapshot
@@ -45,7 +46,7 @@ LAST_LOG_TIMEOUT_S = 30.0  # nothing else is left to do, and without this save t
 
 
 class ExperimentSaver:
-    """An ExperimentSaver writes snapshots of one experiment to its store, and restores it from them."""
+    """Writes snapshots of one experiment to its store, and restores it from them."""
 
     min_period_s = 1.0
 
@@ -60,22 +61,19 @@ class ExperimentSaver:
         self._save_at = self._early_at = float("-inf")  # the second: when many trials have ended
 
     def restore(self, saved: SavedExperiment, make_trial: MakeTrial, observer: Hooks | None = None) -> None:
-        """Brings the experiment to where an earlier process left it; its new plug-ins are restored too."""
+        """Bring the experiment to where an earlier process left it; its new plug-ins are restored too."""
         seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
         restore(self._state, seen, saved.facts, make_trial, observer, lambda: self._restore_plugins(saved))
 
     def _restore_plugins(self, saved: SavedExperiment) -> None:
         self._state.index.note_archived()  # the store holds these; later facts may end others
         for name, plugin in self._plugins().items():
-            if name not in saved.plugins:
-                continue
-            if isinstance(plugin, PluginState):  # a user's scheduler may hold trials
-                plugin.restore_state(saved.plugins[name], self._state.index.trials)
-            else:
-                plugin.restore_state(saved.plugins[name])
+            if name in saved.plugins:  # a user's scheduler may hold trials
+                trials = [self._state.index.trials] if isinstance(plugin, PluginState) else []
+                plugin.restore_state(saved.plugins[name], *trials)
 
     def is_due(self) -> bool:
-        """Returns whether a snapshot is due and the log writer has nearly caught up.
+        """Return whether a snapshot is due and the log writer has nearly caught up.
 
         So `save` has little to wait for. Waits here only while `MOST_ENDED` trials or more are not saved.
         """
@@ -89,7 +87,7 @@ class ExperimentSaver:
         return self._mark.is_set() or (ended >= MOST_ENDED and self._mark.wait(BACKLOG_WAIT_S))
 
     def save(self, flush: Callable[[], None], *, is_last: bool = False) -> None:
-        """Writes a snapshot for a restore.
+        """Write a snapshot for a restore.
 
         Skipped when results cannot be written to their files, or when the disk is full: then the store keeps
         the facts, and a restore has more of them to replay.
@@ -134,22 +132,20 @@ class ExperimentSaver:
         self._save_at = max(self._early_at + SAVE_SHARE * waited_s, now + self.min_period_s)
 
     def _plugins(self) -> dict[str, Any]:
-        """Returns the plug-ins that have a state; a user's scheduler may lack `save_state`."""
+        """Return the plug-ins that have a state; a user's scheduler may lack `save_state`."""
         plugins = self._state.plugins
         candidates: dict[str, object] = {"search": plugins.search, "scheduler": plugins.scheduler}
-        if plugins.stopper is not None:
-            candidates["stopper"] = plugins.stopper
-        candidates["callbacks"] = self._callbacks
+        candidates |= {"stopper": plugins.stopper, "callbacks": self._callbacks}
         return {name: each for name, each in candidates.items() if hasattr(each, "save_state")}
 
 
 def encode_snapshot(seen: Mapping[str, Any]) -> bytes:
-    """Returns the data and, beside it, the pickles of users' objects in configurations."""
+    """Return the data and, beside it, the pickles of users' objects in configurations."""
     return msgspec.msgpack.encode(values.encode(dict(seen)))
 
 
 def decode_snapshot(data: bytes, ended: Sequence[bytes] = ()) -> dict[str, Any]:
-    """Returns the snapshot, with the trials that were archived when they ended."""
+    """Return the snapshot, with the trials that were archived when they ended."""
     seen = _decoded(data)
     seen["ended"] = [record for each in ended for record in _decoded(each)["ended"]]
     return seen
@@ -168,6 +164,7 @@ def _decoded(data: bytes) -> dict[str, Any]:
 
 if TYPE_CHECKING:
     from muster.trials.decide import PluginCalls
+    from muster.tune.execution.upload import Uploads
     from muster.tune.logger.files.writer import LogWriter
     from muster.tune.reporting.reporter import Reporter
 
@@ -203,7 +200,7 @@ class BackgroundProblems(Callback):
 
 
 class CriteriaCheck(Callback):
-    """A CriteriaCheck warns once when the first result lacks what stop criteria or the scheduler read."""
+    """Warns once when the first result lacks what stop criteria or the scheduler read."""
 
     def __init__(self, stop: object, scheduler: object, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -244,7 +241,7 @@ class SlowCalls:
     LOOKS = 5  # so many in a row must find the same call
 
     def __init__(self, plugins: PluginCalls, callbacks: Iterable[object], threshold_s: float) -> None:
-        """Begins to watch the thread that makes this object."""
+        """Begin to watch the thread that makes this object."""
         search: object = plugins.search
         while inner := getattr(search, "searcher", None):  # the user's, not what wraps it
             search = inner
@@ -271,7 +268,7 @@ class SlowCalls:
                     logger.warning(_SLOW, name, self._threshold_s, count)
 
     def _current(self) -> tuple[str, FrameType | None]:
-        """Returns the outermost call of a plug-in in a step, by name; reads the locals of no other frame."""
+        """Return the outermost call of a plug-in in a step, by name; read the locals of no other frame."""
         frame, calls = sys._current_frames().get(self._control), list[FrameType]()
         while frame is not None and frame.f_code is not TrialController.step.__code__:
             calls.append(frame)
@@ -285,7 +282,7 @@ class SlowCalls:
 
 
 class CheckedCheckpoints:
-    """CheckedCheckpoints are the checkpoint directories of one experiment."""
+    """The checkpoint directories of one experiment."""
 
     def __init__(
         self,
@@ -295,13 +292,11 @@ class CheckedCheckpoints:
         deletions: DeletionQueue,
     ) -> None:
         """`find` returns a trial by its id."""
-        self._engine = engine
-        self._checkpoints = checkpoints
-        self._find = find
+        self._engine, self._checkpoints, self._find = engine, checkpoints, find
         self.discard = deletions.discard
 
     def check(self, command: StartTrial) -> StartTrial:
-        """Returns the command with a checkpoint that is complete, and fetched where the engine needs that."""
+        """Return the command with a checkpoint that is complete, and fetched where the engine needs that."""
         trial = self._find(command.trial_id)
         if command.checkpoint is None or trial is None or trial.newest is None:
             return command
@@ -310,7 +305,7 @@ class CheckedCheckpoints:
         return replace(command, checkpoint=trial.newest)
 
     def _fetch(self, trial: Trial) -> None:
-        """Fetches a checkpoint that a cluster made elsewhere, for the processes of this machine."""
+        """Fetch a checkpoint that a cluster made elsewhere, for the processes of this machine."""
         if trial.newest is None or self._engine.traits().fetches_checkpoints:
             return
         try:
@@ -320,7 +315,7 @@ class CheckedCheckpoints:
 
 
 def drop_unusable(trial: Trial, checkpoints: CheckpointStore) -> None:
-    """Drops the checkpoints of a trial that are newer than the newest complete one."""
+    """Drop the checkpoints of a trial that are newer than the newest complete one."""
     if trial.adopted is not None:
         if checkpoints.newest_usable([trial.adopted]) is not None:
             return
@@ -328,3 +323,9 @@ def drop_unusable(trial: Trial, checkpoints: CheckpointStore) -> None:
     usable = checkpoints.newest_usable(trial.checkpoints)
     newest = -1 if usable is None else usable.index
     trial.checkpoints = tuple(each for each in trial.checkpoints if each.index <= newest)
+
+
+def delete_checkpoint(ref: CheckpointRef, uploads: Uploads | None) -> None:
+    """Delete a checkpoint here and on the storage."""
+    if uploads is None or uploads.discard(ref):
+        delete_directory(Path(ref.path))

@@ -1,4 +1,4 @@
-"""Runs an experiment around an engine that is already starting; `launch` imports this lazily on purpose.
+"""Run an experiment around an engine that is already starting; `launch` imports this lazily on purpose.
 
 The store, the log writer and the plug-ins are made here, joined, and closed in order whatever happens.
 Nothing is decided about trials here.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.base.clock import Clock, SteadyClock
 from muster.base.text import counted, money
-from muster.errors import TuneError
+from muster.errors import LedgerLocked, TuneError
 from muster.host.atomic_write import atomic_write
 from muster.host.file_lock import holder_of
 from muster.host.machine import environment, program
@@ -56,8 +56,9 @@ from muster.tune.execution.between_steps import (
     CriteriaCheck,
     ExperimentSaver,
     SlowCalls,
+    delete_checkpoint,
 )
-from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
+from muster.tune.execution.launch import CHAIN, ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.restore import (
     TRAINABLE_FILE,
@@ -67,7 +68,7 @@ from muster.tune.execution.restore import (
     keep_parameters,
     write_spec,
 )
-from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
+from muster.tune.execution.user_requests import UserRequests
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.logger.logger import attach_loggers, default_callbacks
 from muster.tune.pareto import several_objectives
@@ -77,6 +78,7 @@ from muster.tune.reporting.reporter import LiveAmounts
 from muster.tune.tune_config import constraints_of, goal_of
 
 if TYPE_CHECKING:
+    from muster.tune.execution.upload import Uploads
     from muster.tune.reporting.reporter import Reporter
     from muster.tune.stopper.stopper import Stopper
 
@@ -87,7 +89,7 @@ NO_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 
 @contextmanager
 def gentle_stop(environment: Mapping[str, str]) -> Iterator[threading.Event]:
-    """Yields an event that is set when the user asks for the end; only the main thread receives signals."""
+    """Yield an event that is set when the user asks for the end; only the main thread receives signals."""
     wanted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield wanted
@@ -95,6 +97,8 @@ def gentle_stop(environment: Mapping[str, str]) -> Iterator[threading.Event]:
     signals = [] if environment.get(NO_HANDLER, "0") not in ("", "0") else [signal.SIGINT]
     if hasattr(signal, "SIGUSR1"):
         signals.append(signal.SIGUSR1)
+    if environment.get(CHAIN):
+        signals.append(signal.SIGTERM)  # `scancel` of a driver that runs in a job: its pilots leave first
     before = {number: signal.getsignal(number) for number in signals}
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -116,16 +120,14 @@ MANY_OBJECTS = 10_000
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Has Python look for cyclic garbage rarely: results are many small dicts without cycles.
+    """Have Python look for cyclic garbage rarely: results are many small dicts without cycles.
 
     Looking for some among them took a tenth of the control thread's time. A larger threshold of the user's,
     or 0, is kept.
     """
     before = gc.get_threshold()
-    if not 0 < before[0] < MANY_OBJECTS:
-        yield
-        return
-    gc.set_threshold(MANY_OBJECTS, *before[1:])
+    if 0 < before[0] < MANY_OBJECTS:
+        gc.set_threshold(MANY_OBJECTS, *before[1:])
     try:
         yield
     finally:
@@ -135,12 +137,12 @@ def rare_collections() -> Iterator[None]:
 def run_experiment(
     spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: Engine
 ) -> ExperimentOutcome:
-    """Runs an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
+    """Run an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
     _prepare(spec, engine)
     run = _assemble(spec, stack, reporter, engine)
     state, clock, directory = run.state, run.clock, spec.place.directory
-    store = stack.enter_context(SqliteTrialStore(directory, trust_pickles=True))
-    store.save_settings(settings_record(spec.trainable_name, spec.tune, state))
+    store = stack.enter_context(_open_store(spec))
+    _save_settings(spec, state, store)
     stop = stack.enter_context(gentle_stop(environment()))
     stack.enter_context(rare_collections())
     patient = FullDiskStore(store, clock, reporter.note, stop.is_set, directory)
@@ -163,13 +165,13 @@ def run_experiment(
     stack.callback(SlowCalls(state.plugins, run.hooks.callbacks, number("TUNE_WARN_THRESHOLD_S")).close)
     if not engine.traits().is_shared:
         _warn_of_others(spec, run, stack, reporter)
-    with _ending_hooks(state):
-        controller.run(_between_steps(state, engine, clock, stop))
+    save = partial(_save_settings, spec, state, store)
+    requests = UserRequests(spec, state, clock, stop=stop, note=reporter.note, save=save)
+    with _ending_hooks(state, lambda error: save(raised=error)):
+        controller.run(_between_steps(state, engine, clock, requests))
     is_interrupted = stop.is_set() and not state.is_finished
-    if state.ended_by:
-        record = settings_record(spec.trainable_name, spec.tune, state)
-        cost_usd = state.spend.spent(state.spend.seen_at)
-        store.save_settings({**record, "ended_by": state.ended_by, "cost_usd": cost_usd})
+    if end := _end_of(state):
+        save(**end)
     if is_interrupted:
         reporter.note("Stopping: everything is saved, trials end. Ctrl-C again stops at once.")
     deletions.close()
@@ -178,7 +180,7 @@ def run_experiment(
     run.writer.close()
     is_uploaded = run.uploads is None or run.uploads.finish(reporter.note)
     if is_uploaded:
-        drop_old_parameters(spec.code, spec.place)
+        drop_old_parameters(spec.references, spec.place)
     reporter.end(interrupted=is_interrupted or bool(state.ended_by), trials=state.index.order)
     return ExperimentOutcome(
         state=state, place=spec.place, is_interrupted=is_interrupted, is_uploaded=is_uploaded
@@ -188,7 +190,7 @@ def run_experiment(
 def _restore(
     spec: ExperimentSpec, run: _Assembled, restorer: Restorer, saver: ExperimentSaver, store: SqliteTrialStore
 ) -> None:
-    """Brings the trials, the plug-ins and the log files to where the last run had them."""
+    """Bring the trials, the plug-ins and the log files to where the last run had them."""
     atomic_write(spec.place.directory / TRAINABLE_FILE, spec.code)  # the next resume runs what this one runs
     restorer.restore(saver, run.state, store.load(), _make_trial(spec, run.template))
     restorer.repair_logs(run.writer, run.hooks)
@@ -196,46 +198,71 @@ def _restore(
         run.uploads.note(run.state.index.order)
 
 
+def _open_store(spec: ExperimentSpec) -> SqliteTrialStore:
+    store = SqliteTrialStore(spec.place.directory, trust_pickles=True)
+    if spec.resume is None and store.appended:  # since the old one was set aside
+        store.close()
+        raise LedgerLocked(f"{store.path}: another experiment began here", fix="choose another name")
+    return store
+
+
+def _save_settings(
+    spec: ExperimentSpec, state: ExperimentState, store: SqliteTrialStore, **end: object
+) -> None:
+    record = settings_record(spec.trainable_name, spec.tune, state, spec.command)
+    store.save_settings({**record, **end})
+
+
+def _end_of(state: ExperimentState) -> dict[str, Any]:
+    """Return what the settings keep of an end that is not the ordinary one."""
+    if state.ended_by:
+        return {"ended_by": state.ended_by, "cost_usd": state.spend.spent(state.spend.seen_at)}
+    failed = state.failed_fast
+    return {"raised": f"trial {failed.trial_id} failed, and fail_fast is set"} if failed else {}
+
+
 @contextmanager
-def _ending_hooks(state: ExperimentState) -> Iterator[None]:
-    """Calls `on_experiment_end` after an error that ends the experiment, too."""
+def _ending_hooks(state: ExperimentState, record: Callable[[str], None]) -> Iterator[None]:
+    """Record an error that ends the experiment, and call `on_experiment_end` then too."""
     try:
         yield
-    except Exception:
+    except Exception as error:
+        with suppress(Exception):  # the store may be what failed
+            record(f"{type(error).__name__}: {error}"[:2000])
         with suppress(TuneError):  # the first error is the one to show
             state.plugins.fire("on_experiment_end")
         raise
 
 
 def _between_steps(
-    state: ExperimentState, engine: Engine, clock: Clock, stop: threading.Event
+    state: ExperimentState, engine: Engine, clock: Clock, requests: UserRequests
 ) -> Callable[[], bool]:
-    """Returns what the controller asks between steps: whether to stop. On a cluster, forecasts go out."""
+    """Return what the controller asks between steps: whether to stop. On a cluster, forecasts go out."""
     if not engine.traits().is_shared:
-        return stop.is_set
+        return requests.apply
     from muster.tune.execution.forecasts import ForecastPublisher
 
     publisher = ForecastPublisher(state, engine.publish, clock)
 
     def should_stop() -> bool:
         publisher.publish_if_due()
-        return stop.is_set()
+        return requests.apply()
 
     return should_stop
 
 
 def _prepare(spec: ExperimentSpec, engine: Engine) -> None:
-    """Makes the directory; TuneError when it cannot be written, or the experiment could not be resumed."""
+    """Make the directory; TuneError when it cannot be written, or the experiment could not be resumed."""
     if spec.tune.cost_budget is not None and not engine.traits().has_prices:
         raise TuneError(
             f"TuneConfig(cost_budget={spec.tune.cost_budget:g}) cannot be held, because nothing says what "
             "the machines cost: add RunConfig(price_per_hour=...), or prices to the cluster file"
         )
-    check_parameters(spec.code, spec.trainable_name, spec.place)
+    check_parameters(spec.references, spec.trainable_name, spec.place)
     if spec.resume is None:
         set_old_experiment_aside(spec.place)
     spec.place.prepare()
-    keep_parameters(spec.code, spec.place, spec.clock)
+    keep_parameters(spec.references, spec.place, spec.clock)
     if spec.resume is None and holder_of(spec.place.directory / STORE_NAME) is None:  # else opening refuses
         try:
             write_spec(spec)
@@ -246,15 +273,15 @@ def _prepare(spec: ExperimentSpec, engine: Engine) -> None:
 
 
 def set_old_experiment_aside(place: ExperimentPaths) -> None:
-    """Renames the directory of an interrupted experiment of the same name, which can then be resumed.
+    """Rename the directory of an interrupted experiment of the same name, which can then be resumed.
 
     Of a finished or remote one only the store is renamed; the files of its trials stay.
     """
     directory = place.directory
     store = directory / STORE_NAME
-    if not store.exists() or holder_of(store) is not None:
-        return  # in use: opening it reports by which process
-    with SqliteTrialStore(directory):
+    if not store.exists():
+        return
+    with SqliteTrialStore(directory):  # LedgerLocked while it is in use
         pass  # entries that a crash left in the log are written to the file
     with open_trials(directory) as reader:
         unfinished = sum(trial.status not in ("TERMINATED", "ERROR") for trial in reader.trials())
@@ -279,7 +306,7 @@ class _Assembled(NamedTuple):
 
 
 def _assemble(spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: Engine) -> _Assembled:
-    """Makes the parts of one run, in the order in which they need each other."""
+    """Make the parts of one run, in the order in which they need each other."""
     clock = spec.clock
     named = {**spec.overrides, "trainable_name": spec.trainable_name}  # it may be registered by another
     template = template_of(spec.trainable, spec.param_space, spec.tune, spec.run, named)
@@ -293,7 +320,8 @@ def _assemble(spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine
         logger.warning("up to %d trials wait, as there are %g CPUs; %s", settings.max_pending, cpus, advice)
     writer = LogWriter()
     stack.callback(writer.close)
-    uploads = uploads_for(spec.place, spec.run, clock)
+    spec.place.flush_logs = writer.flush
+    uploads = spec.uploads()
     hooks = _callbacks(spec, reporter, scheduler, writer, uploads, clock)
     stopper = stopper_of(spec.tune, spec.run)
     state = ExperimentState(
@@ -309,7 +337,7 @@ def _assemble(spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine
 
 
 def _left_s(stopper: Stopper | None, limits: Limits, clock: Clock) -> float:
-    """Returns how long trials may still run: no machine is asked for that comes later."""
+    """Return how long trials may still run: no machine is asked for that comes later."""
     left_s = inf if stopper is None else stopper._left_s()
     return left_s if limits.deadline is None else min(left_s, limits.deadline - clock.now())
 
@@ -322,17 +350,14 @@ def _callbacks(
     uploads: Uploads | None,
     clock: Clock,
 ) -> CallbackList:
-    chosen = default_callbacks(spec.run.callbacks, environment(), reporter)
-    sources: list[Any] = [writer]
-    if uploads is not None:
-        chosen.append(uploads)
-        sources.append(uploads)
+    kept = [] if uploads is None else [uploads]
+    chosen = [*default_callbacks(spec.run.callbacks, environment(), reporter), *kept]
     directory = str(spec.place.directory)
     if hasattr(scheduler, "take_log_rows"):
         from muster.tune.schedulers.pbt_policy import PolicyLog
 
         chosen.append(PolicyLog(scheduler, directory, is_new=spec.resume is None))
-    chosen.append(BackgroundProblems(sources, reporter, clock))
+    chosen.append(BackgroundProblems([writer, *kept], reporter, clock))
     chosen.append(CriteriaCheck(spec.run.stop, scheduler, reporter))
     if spec.run.page or environment().get("MUSTER_PAGE", "0") not in ("", "0"):
         from muster.tune.execution.page_process import PageProcess
@@ -353,7 +378,7 @@ def _make_trial(spec: ExperimentSpec, template: TrialTemplate) -> MakeTrial:
 def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None:
     budget = seconds(spec.tune.time_budget_s, "TuneConfig(time_budget_s=...)")
     total = getattr(run.state.plugins.search, "total_samples", None)
-    reporter.begin(_info(spec, run.state, run.template, total, budget))
+    reporter.begin(_info(spec, run, total, budget))
     run.hooks.setup(
         stop=spec.run.stop or {},
         num_samples=spec.tune.num_samples,
@@ -363,7 +388,7 @@ def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None
 
 
 def _warn_of_others(spec: ExperimentSpec, run: _Assembled, stack: ExitStack, reporter: Reporter) -> None:
-    """Warns once when another experiment on this machine may use the same CPUs or GPUs."""
+    """Warn once when another experiment on this machine may use the same CPUs or GPUs."""
     capacity, resources = run.state.index.capacity.to_floats(), run.template.resources
     each = {"CPU": 1.0} if resources is None or callable(resources) else resources.required_resources
     search: Any = run.state.plugins.search
@@ -378,15 +403,10 @@ def _warn_of_others(spec: ExperimentSpec, run: _Assembled, stack: ExitStack, rep
         reporter.note(warning)
 
 
-def _info(
-    spec: ExperimentSpec,
-    state: ExperimentState,
-    template: TrialTemplate,
-    total: int | None,
-    budget: float | None,
-) -> RunInfo:
+def _info(spec: ExperimentSpec, run: _Assembled, total: int | None, budget: float | None) -> RunInfo:
     from muster.tune.search.variant_generator import searched_keys
 
+    state, template = run.state, run.template
     settings, index = state.settings, state.index
     search: Any = state.plugins.search
     scheduler: Any = state.plugins.scheduler
@@ -414,7 +434,7 @@ def _info(
 
 
 def _cost_text(state: ExperimentState, clock: Clock) -> str:
-    """Returns `cost $1.20 of $5.00`; "" when nothing is known of a price."""
+    """Return `cost $1.20 of $5.00`; "" when nothing is known of a price."""
     if not state.spend.is_used:
         return ""
     budget = state.settings.limits.cost_budget

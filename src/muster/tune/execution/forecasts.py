@@ -19,7 +19,7 @@ RESTART_S = 10.0  # of an actor on another node, until its first work
 
 
 class ForecastPublisher:
-    """A ForecastPublisher hands forecasts of one experiment to its engine."""
+    """Hands forecasts of one experiment to its engine."""
 
     def __init__(self, state: ExperimentState, publish: Callable[[Forecast], None], clock: Clock) -> None:
         self._state, self._publish, self._clock = state, publish, clock
@@ -36,7 +36,7 @@ class ForecastPublisher:
 
 
 def input_of(state: ExperimentState, now: float) -> ForecastInput:
-    """Returns what the forecast of a state needs besides it: nodes, moves, and what is left of the limits."""
+    """Return what the forecast of a state needs besides it: nodes, moves, and what is left of the limits."""
     limits = state.limits
     left = None if limits.cost_budget is None else max(0.0, limits.cost_budget - state.spend.spent(now))
     return ForecastInput(
@@ -58,6 +58,6 @@ def _node_of(state: ExperimentState, trial_id: str) -> NodeId | None:
 
 
 def _trained_s(state: ExperimentState) -> float:
-    """Returns the seconds that all trials have trained; only a deadline needs it, and it visits all."""
+    """Return the seconds that all trials have trained; only a deadline needs it, and it visits all."""
     trained = (trial.last_result.get("time_total_s") for trial in state.index.order)
     return sum(seconds for seconds in trained if isinstance(seconds, int | float))

@@ -1,6 +1,6 @@
 """Imported lazily, for RunConfig(page=True) or MUSTER_PAGE=1: starts `muster dashboard` beside a run.
 
-The page is a process of its own that reads the experiment's file; it ends with this one.
+The page is a separate process that reads the experiment's file; it ends with this one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ frames[frames.length - 1].src = `${{location.protocol}}//${{location.hostname}}:
 
 
 class PageProcess(Callback):
-    """A PageProcess shows the page's address as soon as it is known; what the page does cannot stop a run."""
+    """Shows the page's address as soon as it is known; what the page does cannot stop a run."""
 
     def __init__(self, directory: str, reporter: Reporter) -> None:
         self._directory, self._reporter = directory, reporter
         self._line = ""
 
     def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401 - Ray's signature
-        """Starts the page; by now there is a file to read."""
+        """Start the page; by now there is a file to read."""
         directory = self._directory
         command = [sys.executable, "-m", "muster", "dashboard", directory, "--until", str(os.getpid())]
         self._process = subprocess.Popen(
@@ -73,7 +73,7 @@ class PageProcess(Callback):
 
 
 def frame_of(link: str) -> str:
-    """Returns the frame; its cookie is the notebook's neighbour only under the same host name.
+    """Return the frame; its cookie is the notebook's neighbour only under the same host name.
 
     Example:
         >>> ":8787/?launch=x`" in frame_of("http://127.0.0.1:8787/?launch=x")

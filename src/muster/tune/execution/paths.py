@@ -1,4 +1,4 @@
-"""Locates the files of one experiment: on this machine, and on a remote storage.
+"""Locate the files of one experiment: on this machine, and on a remote storage.
 
 Local storage is written in place. Remote storage has a directory here that is copied there in the background;
 a restore continues with the one of the two that holds more facts of the experiment.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,15 +27,19 @@ from muster.tune.search.paths import trial_dirname, unique_dirname
 
 
 class ExperimentPaths:
-    """ExperimentPaths are the places of experiment `name` at `storage_path`, a path or an fsspec URL."""
+    """The places of experiment `name` at `storage_path`, a path or an fsspec URL."""
+
+    flush_logs: Callable[[], object] = staticmethod(lambda: None)  # set by the run that writes logs
 
     def __init__(self, storage_path: str, name: str, filesystem: Any = None) -> None:  # noqa: ANN401 - fsspec
         outer = Storage(storage_path, filesystem)
         self.parent = outer.uri
         self.storage = outer.below(name)
-        self.filesystem = filesystem
+        self.filesystem, self._name = filesystem, name
         self.is_remote = not self.storage.is_local
-        self._name = name
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "flush_logs"}
 
     @cached_property
     def directory(self) -> Path:
@@ -73,7 +77,7 @@ class ExperimentPaths:
         return self.storage if self.is_remote else None
 
     def for_trials(self) -> bytes | None:
-        """Returns a remote storage as `session.session.TrialStorage` takes it; None for a local one."""
+        """Return a remote storage as `session.session.TrialStorage` takes it; None for a local one."""
         if not self.is_remote:
             return None
         import cloudpickle  # type: ignore[import-untyped]  # it has no types
@@ -85,11 +89,11 @@ class ExperimentPaths:
             return bytes(cloudpickle.dumps((path.rstrip("/"), None)))
 
     def checkpoints(self) -> CheckpointStore:
-        """Returns the checkpoints of the experiment, here or on the storage."""
+        """Return the checkpoints of the experiment, here or on the storage."""
         return CheckpointStore(self.local, self.elsewhere)
 
     def checkpoint(self, path: str) -> Checkpoint:
-        """Returns a handle on a checkpoint of this experiment: here, or where it is."""
+        """Return a handle on a checkpoint of this experiment: here, or where it is."""
         inner = Path(path)
         if not self.is_remote or inner.is_dir() or not inner.is_relative_to(self.directory):
             return Checkpoint(path)
@@ -97,14 +101,15 @@ class ExperimentPaths:
         return Checkpoint(there, filesystem=self.filesystem)
 
     def content(self, name: str) -> bytes | None:
-        """Returns what a file of the experiment here holds; None when it is not there."""
+        """Return what a file of the experiment here holds; None when it is not there."""
+        self.flush_logs()
         try:
             return self.local.read(name)
         except StoreError:
             return None
 
     def prepare(self) -> None:
-        """Makes the directory, and checks at the start whether both places can be written."""
+        """Make the directory, and check at the start whether both places can be written."""
         try:
             self.storage.validate(self._identity.encode() if self.is_remote else b"")
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -118,7 +123,7 @@ class ExperimentPaths:
             ) from error
 
     def fetch(self) -> None:
-        """Copies the state from the storage before a restore, unless this machine has a newer one.
+        """Copy the state from the storage before a restore, unless this machine has a newer one.
 
         The store is written last: a store that is here tells that everything else is here, too.
         """
@@ -140,15 +145,12 @@ def _seen_in(store: bytes) -> int:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:
-        if store:
-            Path(folder, STORE_NAME).write_bytes(store)
+        Path(folder, STORE_NAME).write_bytes(store)
         return _seen(Path(folder))
 
 
 def _seen(directory: Path) -> int:
-    """Returns how many facts a copy of the store holds; -1 when there is none that can be read."""
-    if not (directory / STORE_NAME).is_file():
-        return -1
+    """Return how many facts a copy of the store holds; -1 when there is none that can be read."""
     try:
         with open_trials(directory) as reader:
             return reader.appended()
@@ -167,7 +169,7 @@ _of_second = lru_cache(maxsize=1)(dated)  # trials come many at a time
 
 
 def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str:
-    """Returns `train_2026-11-16_02-10-00_4f1c09`; without a date when TUNE_DISABLE_DATED_SUBDIR=1.
+    """Return `train_2026-11-16_02-10-00_4f1c09`; without a date when TUNE_DISABLE_DATED_SUBDIR=1.
 
     The last part is random: experiments that begin within the same second, here or elsewhere, differ.
     """
@@ -176,13 +178,15 @@ def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str
     return f"{trainable}_{dated(at)}_{RandomIds().fresh('')[-6:]}"
 
 
-def directory_namer(experiment: Path, clock: Clock, max_len: int = 130) -> Callable[[Trial], str]:
-    """Returns a function that gives each trial a unique directory name of `max_len` characters and a date.
+def directory_namer(
+    experiment: Path, clock: Clock, max_len: int = 130, elsewhere: Iterable[str] = ()
+) -> Callable[[Trial], str]:
+    """Return a function that gives each trial a unique directory name of `max_len` characters and a date.
 
     An experiment has one writer at a time, so names that are free at first are taken only here.
     """
     # A dict: of many names, a set takes up to five times the memory.
-    taken = dict.fromkeys(os.listdir(experiment) if experiment.is_dir() else ())
+    taken = dict.fromkeys([*elsewhere, *(os.listdir(experiment) if experiment.is_dir() else ())])
     ids = RandomIds()
 
     def name(trial: Trial) -> str:

@@ -1,4 +1,4 @@
-"""Provides PlacementGroupFactory at Ray's import path, and makes one from a dict of resources."""
+"""Provide PlacementGroupFactory at Ray's import path, and make one from a dict of resources."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["PlacementGroupFactory", "resource_dict_to_pg_factory"]
 
 
 def resource_dict_to_pg_factory(spec: Mapping[str, Any] | None = None) -> PlacementGroupFactory:
-    """Returns one bundle with these resources; `{}` and None mean 1 CPU."""
+    """Return one bundle with these resources; `{}` and None mean 1 CPU."""
     return resource_dict_to_bundles(spec)

@@ -1,4 +1,4 @@
-"""Writes and reads what an experiment was started with (tuner.pkl, trainable.pkl), and restores it.
+"""Write and read what an experiment was started with (tuner.pkl, trainable.pkl), and restore it.
 
 Both are pickles and run code when they are read: only `Tuner.restore` and `muster tune resume` do that, for a
 directory the user names.
@@ -33,12 +33,12 @@ from muster.trials.restore import ResumeRules, apply_resume_rules
 from muster.tune.analysis.ray_results import rays_hint
 from muster.tune.execution.between_steps import drop_unusable
 from muster.tune.execution.launch import ExperimentSpec
-from muster.tune.execution.paths import ExperimentPaths
+from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.logger.logger import file_kinds
 from muster.tune.search.paths import flat_name, flattened
 from muster.tune.trainable.function_trainable import can_be_pickled
-from muster.tune.tune_config import ResumeConfig
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
@@ -56,7 +56,7 @@ DEFAULT_NAME = "ask"  # of trials without a trainable, which a loop of the user'
 
 
 def write_spec(spec: ExperimentSpec) -> None:
-    """Writes both files, with the plug-ins as they are before the first trial.
+    """Write both files, with the plug-ins as they are before the first trial.
 
     Raises:
         TuneError: A part cannot be pickled; the message names it.
@@ -83,7 +83,7 @@ def write_spec(spec: ExperimentSpec) -> None:
 
 
 def read_spec(directory: Path, address: str = "") -> ExperimentSpec:
-    """Reads the file; `address` is the name the user knows, when the directory is only a copy."""
+    """Read the file; `address` is the name the user knows, when the directory is only a copy."""
     file = directory / TUNER_FILE
     try:
         found: dict[str, Any] = pickle.loads(read_regular(file))
@@ -100,8 +100,16 @@ def read_spec(directory: Path, address: str = "") -> ExperimentSpec:
         ) from error
 
 
+def save_limits(place: ExperimentPaths, tune: TuneConfig) -> None:
+    """Have a resume begin with these limits; the rest of the file stays as it was written at the start."""
+    file = place.directory / TUNER_FILE
+    kept = pickle.loads(read_regular(file))
+    kept["tune_config"].cost_budget, kept["tune_config"].deadline = tune.cost_budget, tune.deadline
+    atomic_write(file, by_value.dumps(kept))
+
+
 def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths, ExperimentSpec]:  # noqa: ANN401 - untyped fsspec
-    """Opens the experiment at `path`, fetched when it is remote; its run config names its current place."""
+    """Open the experiment at `path`, fetched when it is remote; its run config names its current place."""
     is_local = filesystem is None and "://" not in path
     whole = os.path.abspath(os.path.expanduser(path)) if is_local else path.rstrip("/")  # "." has a name too
     parent, _, name = whole.rpartition("/")
@@ -116,7 +124,7 @@ def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths,
 
 
 def saved_trainable(place: ExperimentPaths) -> Any:  # noqa: ANN401 - function or class
-    """Returns the saved trainable; RestoreError when that is not possible."""
+    """Return the saved trainable; RestoreError when that is not possible."""
     file = place.directory / TRAINABLE_FILE
     try:
         return pickle.loads(read_regular(file))
@@ -133,7 +141,7 @@ def saved_trainable(place: ExperimentPaths) -> Any:  # noqa: ANN401 - function o
 
 
 def _objects_in(code: bytes) -> list[StoredObject]:
-    """Returns the large parameters of a pickled trainable."""
+    """Return the large parameters of a pickled trainable."""
     if b"StoredObject" not in code:  # most trainables have none
         return []
     from muster.tune.trainable.stored_object import objects_in
@@ -142,24 +150,20 @@ def _objects_in(code: bytes) -> list[StoredObject]:
 
 
 def check_parameters(code: bytes, trainable: str, place: ExperimentPaths) -> None:
-    """Raises RestoreError when a large parameter of the trainable is neither here nor with the experiment."""
+    """Raise RestoreError when a large parameter of the trainable is neither here nor with the experiment."""
     objects = [each for each in _objects_in(code) if not each.is_here]
     names = [each.name for each in objects if not each.is_kept(place.directory, place.elsewhere)]
     if names:
         raise RestoreError(
-            (
-                f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No "
-                f"trial was started"
-            ),
-            fix=(
-                f"pass them again: Tuner.restore({place.address!r}, "
-                f"trainable=tune.with_parameters({trainable}, {', '.join(f'{name}=...' for name in names)}))"
-            ),
+            f"{place.address}: parameters of {trainable} are missing or damaged: {', '.join(names)}. No "
+            "trial was started",
+            fix=f"pass them again: Tuner.restore({place.address!r}, "
+            f"trainable=tune.with_parameters({trainable}, {', '.join(f'{name}=...' for name in names)}))",
         )
 
 
 def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
-    """Stores the large parameters of the trainable with the experiment, before any trial needs them."""
+    """Store the large parameters of the trainable with the experiment, before any trial needs them."""
     for each in _objects_in(code):
         name, there = f"{PARAMETERS}/{each.digest}", place.elsewhere
         try:
@@ -174,7 +178,7 @@ def keep_parameters(code: bytes, place: ExperimentPaths, clock: Clock) -> None:
 
 
 def drop_old_parameters(code: bytes, place: ExperimentPaths) -> None:
-    """Deletes the large parameters of earlier runs, which nothing refers to any more."""
+    """Delete the large parameters of earlier runs, which nothing refers to any more."""
     used = {each.digest for each in _objects_in(code)}
     with suppress(StoreError):  # the next run tries again
         for storage in filter(None, (place.local, place.elsewhere)):
@@ -183,7 +187,7 @@ def drop_old_parameters(code: bytes, place: ExperimentPaths) -> None:
 
 
 def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  # noqa: ANN401 - untyped fsspec
-    """Returns whether `path` is the directory of an experiment; warns about one that Ray Tune wrote."""
+    """Return whether `path` is the directory of an experiment; warns about one that Ray Tune wrote."""
     storage = Storage(os.fspath(path), filesystem)
     names = storage.listing()
     if hint := rays_hint(names, storage.uri):
@@ -192,7 +196,7 @@ def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  
 
 
 def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the space passed to restore: it may have other objects, but not other keys."""
+    """Return the space passed to restore: it may have other objects, but not other keys."""
     before, now = (sorted(flat_name(path) for path in flattened(dict(each))) for each in (saved, given))
     if before != now:
         gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
@@ -216,7 +220,7 @@ _GONE = ("LOCAL", "REMOTE", "PROMPT", "ERRORED_ONLY")
 
 
 def resume_rules(resume: bool | str | None, explicit: ResumeConfig | None = None) -> ResumeConfig | None:
-    """Returns what to do with the trials of an earlier run of this name; None: start a new experiment.
+    """Return what to do with the trials of an earlier run of this name; None: start a new experiment.
 
     Example:
         >>> resume_rules("AUTO+ERRORED").errored.value, resume_rules(False)
@@ -241,7 +245,7 @@ _CHECKPOINT = re.compile(r"([^/]+)/(checkpoint_\d{6,})/")
 
 
 class Restorer:
-    """A Restorer is used once, before the first step."""
+    """Used once, before the first step."""
 
     def __init__(self, config: ResumeConfig, place: ExperimentPaths, clock: SteadyClock) -> None:
         from muster.tune.logger.files.catch_up import CatchUp  # a new experiment has nothing to catch up with
@@ -251,11 +255,12 @@ class Restorer:
         )
         self._place, self._clock = place, clock
         self._catch_up = CatchUp()
+        self._files_there: Mapping[str, int] = {}  # of a remote storage, with their sizes
 
     def restore(
         self, saver: ExperimentSaver, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial
     ) -> None:
-        """Restores trials, searcher and scheduler; then applies the rules."""
+        """Restore trials, searcher and scheduler; then applies the rules."""
         saver.restore(saved, make_trial, self._catch_up)
         self._clock.not_before(state.spend.seen_at)
         if state.guard is not None and (deadline := state.limits.deadline) is not None:
@@ -271,14 +276,17 @@ class Restorer:
             state.lifecycle.directory_for = self._replacing_lost(state)
 
     def _replacing_lost(self, state: ExperimentState) -> Callable[[Trial], str]:
-        """Returns a namer that deletes what a lost machine left of a trial of the same id.
+        """Return a namer that deletes what a lost machine left of a trial of the same id.
 
         Directories reach the storage before the store that knows their trials; ids repeat after a restore.
-        Known trials are looked at once: a driver may have been killed before it deleted.
+        Known trials are looked at once: a driver may have been killed before it deleted, on the storage
+        up to `MirrorInterval.store_s` later than here.
         """
-        folder, named = str(self._place.directory), state.lifecycle.directory_for
-        known = {trial.relative_logdir for trial in state.index.order}
-        lost = [each.name for each in os.scandir(folder) if each.is_dir() and each.name not in known]
+        folder, longest = str(self._place.directory), state.settings.max_len_identifier
+        found = {each.name for each in os.scandir(folder) if each.is_dir()}
+        found |= {name.partition("/")[0] for name in self._files_there if "/" in name}
+        lost = sorted(found - {trial.relative_logdir for trial in state.index.order})
+        named = directory_namer(self._place.directory, self._clock, longest, lost)
 
         def name(trial: Trial) -> str:
             delete_lost(trial)
@@ -294,7 +302,7 @@ class Restorer:
         return name
 
     def _forgotten(self, state: ExperimentState, checkpoints: CheckpointStore) -> list[CheckpointRef]:
-        """Returns the checkpoints that no trial knows, because a crash came before a deletion or a fact."""
+        """Return the checkpoints that no trial knows, because a crash came before a deletion or a fact."""
         known = {ref.path for trial in state.index.order for ref in trial.checkpoints}
         known |= state.index.borrowed
         sweep(self._place.directory)
@@ -311,16 +319,14 @@ class Restorer:
         return [*found, *self._forgotten_there(state, known | {ref.path for ref in found})]
 
     def _forgotten_there(self, state: ExperimentState, known: set[str]) -> list[CheckpointRef]:
-        """Returns the same for a remote storage, where nodes of a cluster may have put them."""
+        """Return the same for a remote storage, where nodes of a cluster may have put them."""
         there, found = self._place.elsewhere, []
         if there is None:
             return []
         numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.index.order}
         try:
-            names = there.sizes()
-            for folder, name in sorted(
-                {(each[1], each[2]) for each in map(_CHECKPOINT.match, names) if each}
-            ):
+            names = self._files_there = there.sizes()
+            for folder, name in sorted({match.groups() for match in map(_CHECKPOINT.match, names) if match}):
                 path, index = f"{self._place.directory}/{folder}/{name}", int(name.rpartition("_")[2])
                 if folder not in numbers or path in known:
                     continue
@@ -333,13 +339,13 @@ class Restorer:
         return found
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:
-        """Writes the results that the store has and the files may lack."""
+        """Write the results that the store has and the files may lack."""
         self._catch_up.write_to(
             writer, file_kinds(hooks.callbacks), str(self._place.directory), self._clock.now()
         )
 
     def _forget_failure(self, trial: Trial) -> None:
-        """Removes the error files of a trial that runs again."""
+        """Remove the error files of a trial that runs again."""
         for name in (ERRORS, PICKLED_ERROR):
             with suppress(OSError):
                 os.unlink(f"{trial.local_path}/{name}")

@@ -1,4 +1,4 @@
-"""Keeps a remote `storage_path` up to date while an experiment runs, at little cost to the control loop.
+"""Keep a remote `storage_path` up to date while an experiment runs, at little cost to the control loop.
 
 The callback marks for the Uploader, a thread, what changed. Checkpoints are marked before the fact about them
 is written, so that the facts on the storage never name a checkpoint that is not there.
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
 from muster.session.publish import MANIFEST
-from muster.stores.checkpoints import delete_directory
 from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.storage import PARAMETERS
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
-from muster.tune.config import LogFiles, RunConfig, SyncConfig, log_files
+from muster.tune.config import RunConfig, SyncConfig, log_files
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.files.trial_log import (
     ERRORS,
@@ -48,15 +47,16 @@ _OWN_PREFIXES = ("checkpoint_", "events.out.tfevents")
 class Uploads(Callback):
     """Uploads copy the files of one experiment to its remote storage; call `finish` at the end."""
 
-    def __init__(self, place: ExperimentPaths, sync: SyncConfig, log_files: LogFiles, clock: Clock) -> None:
+    def __init__(self, place: ExperimentPaths, run: RunConfig, sync: SyncConfig, clock: Clock) -> None:
         from muster.stores.mirror import Mirror
         from muster.stores.uploads import Uploader
 
-        self._is_ours = (lambda name: True) if sync.sync_artifacts else only_ours(log_files)
+        shared = {name for name in log_files(run.log_to_file) if name}
+        # Without artifacts, what trials wrote to their working directory is left out.
+        self._copied = None if sync.sync_artifacts else _OWN_FILES | shared | {""}
         self._noted: set[str] = set()  # checkpoints that the experiment knows of
         self._has_begun = False
         self._place, self._clock = place, clock
-        shared = {name for name in log_files if name}
         self._uploader = Uploader(
             Mirror(
                 place.directory,
@@ -71,7 +71,7 @@ class Uploads(Callback):
         self._logs_at = clock.monotonic() + self._every_s
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        """Copies the store before there are trials: restored elsewhere, it makes trials of the same ids."""
+        """Copy the store before there are trials: restored elsewhere, it makes trials of the same ids."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -88,8 +88,7 @@ class Uploads(Callback):
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
         self._changed(trial)
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._changed(trial)
+    on_trial_error = on_trial_complete
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
         if self._clock.monotonic() < self._logs_at:
@@ -101,14 +100,14 @@ class Uploads(Callback):
                 self._changed(trial)
 
     def note(self, trials: Iterable[Trial]) -> None:
-        """Copies the checkpoints of these trials and no others: a node may be making one of the same name."""
+        """Copy the checkpoints of these trials and no others: a node may be making one of the same name."""
         for trial in trials:
             self._noted.update(ref.path for ref in trial.checkpoints)
             if trial.adopted is not None:
                 self._noted.add(trial.adopted.path)
 
     def discard(self, ref: CheckpointRef) -> bool:
-        """Deletes a checkpoint on the storage; False: and here, as soon as it is no longer being copied."""
+        """Delete a checkpoint on the storage; False: and here, as soon as it is no longer being copied."""
         name = Path(ref.path)
         if name.is_relative_to(self._place.directory) and not self._uploader.discard(
             name.relative_to(self._place.directory).as_posix()
@@ -121,7 +120,7 @@ class Uploads(Callback):
         return self._uploader.poll_problems()
 
     def finish(self, note: Callable[[str], None] = logger.info) -> bool:
-        """Copies everything; False, with an error that lists what is missing, when the time was not enough.
+        """Copy everything; False, with an error that lists what is missing, when the time was not enough.
 
         `note` receives a message when it takes a while, so that the user knows what it waits for.
         """
@@ -147,7 +146,8 @@ class Uploads(Callback):
             place = f"{self._place.directory}/{checkpoint[0]}"
             if place not in self._noted and os.path.exists(f"{place}/{MANIFEST}"):
                 return False
-        return self._is_ours(name)
+        inner = name.partition("/")[2]
+        return self._copied is None or inner in self._copied or inner.startswith(_OWN_PREFIXES)
 
     def _tell_missing(self) -> None:
         missing, problems = self._uploader.missing(), self._uploader.poll_problems()
@@ -165,15 +165,8 @@ class Uploads(Callback):
         self._uploader.changed(trial.relative_logdir or "")
 
 
-def uploads_for(place: ExperimentPaths, run: RunConfig, clock: Clock) -> Uploads | None:
-    """Returns None when the files of the experiment stay where they are made."""
-    if not place.is_remote or run.sync_config is None:
-        return None
-    return Uploads(place, run.sync_config, log_files(run.log_to_file), clock)
-
-
 def reach_of(place: ExperimentPaths, run: RunConfig) -> RemoteStorage | None:
-    """Returns what nodes of a cluster need to know about a remote storage."""
+    """Return what nodes of a cluster need to know about a remote storage."""
     from muster.engines.ray.remote_storage import RemoteStorage
 
     if not place.is_remote or run.sync_config is None:
@@ -185,20 +178,3 @@ def reach_of(place: ExperimentPaths, run: RunConfig) -> RemoteStorage | None:
         with_artifacts=run.sync_config.sync_artifacts,
         reserved=tuple(sorted(_OWN_FILES)),
     )
-
-
-def delete_checkpoint(ref: CheckpointRef, uploads: Uploads | None) -> None:
-    """Deletes a checkpoint here and on the storage."""
-    if uploads is None or uploads.discard(ref):
-        delete_directory(Path(ref.path))
-
-
-def only_ours(log_files: LogFiles) -> Callable[[str], bool]:
-    """Leaves out what trials wrote to their working directory: `sync_artifacts=True` copies that too."""
-    names = _OWN_FILES | {name for name in log_files if name}
-
-    def is_ours(name: str) -> bool:
-        _, _, inner = name.partition("/")
-        return not inner or inner in names or inner.startswith(_OWN_PREFIXES)
-
-    return is_ours

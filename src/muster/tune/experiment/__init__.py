@@ -1,4 +1,4 @@
-"""Loads Experiment and Trial when they are first used."""
+"""Load Experiment and Trial when they are first used."""
 
 from __future__ import annotations
 

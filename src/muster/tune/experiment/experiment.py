@@ -1,4 +1,4 @@
-"""Defines Experiment, the arguments of `tune.run` as one object; run_experiments takes several of them.
+"""Define Experiment, the arguments of `tune.run` as one object; run_experiments takes several of them.
 
 An Experiment is checked when it is made, and starts nothing: tune/tune.py runs it.
 """
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.untrusted import type_text
 from muster.errors import TuneError, public
+from muster.session.checkpoint import Checkpoint
+from muster.session.older import accept_older, warn_user
 from muster.tune.config import CheckpointConfig, RunConfig, SyncConfig, log_files, seconds
 from muster.tune.registry import get_trainable, register_trainable
 from muster.tune.stopper.function_stopper import resolve_stop
@@ -23,12 +25,18 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.stopper import Stopper
 
+OLDER_POLICY = {  # Ray 1's arguments for checkpoints, and the fields of CheckpointConfig
+    "keep_checkpoints_num": "num_to_keep",
+    "checkpoint_score_attr": "checkpoint_score_attribute",
+    "checkpoint_freq": "checkpoint_frequency",
+    "checkpoint_at_end": "checkpoint_at_end",
+}
 PUBLIC_KEYS = frozenset({"stop", "num_samples", "time_budget_s"})
 
 
 @public
 class Experiment:
-    """An Experiment is a trainable, its search space and how its trials are run.
+    """A trainable, its search space and how its trials are run.
 
     Args:
         name: The name of the experiment and its directory; empty: made from the trainable and the time.
@@ -68,9 +76,13 @@ class Experiment:
         max_failures: int = 0,
         restore: str | os.PathLike[str] | None = None,
         local_dir: str | None = None,
+        **older: Any,  # noqa: ANN401 - Ray 1's arguments for checkpoints
     ) -> None:
         if local_dir is not None:
-            raise DeprecationWarning("Experiment(local_dir=...) does not exist any more: use storage_path")
+            accept_older("Experiment(local_dir=...)", "use storage_path")
+            storage_path = storage_path or local_dir
+        if older:
+            checkpoint_config = with_older_policy(checkpoint_config, older, "Experiment")
         self.name = name
         self.trainable = get_trainable(run) if isinstance(run, str) else checked_trainable(run)
         self.run_identifier = self.register_if_needed(run)
@@ -91,7 +103,7 @@ class Experiment:
         )
         self.restore = None if restore is None else os.fspath(restore)
         if self.restore is not None and "://" not in self.restore:  # absolute, because trials run elsewhere
-            self.restore = os.path.abspath(os.path.expanduser(self.restore))
+            self.restore = Checkpoint(os.path.abspath(os.path.expanduser(self.restore))).path
         self._check()
 
     def _check(self) -> None:
@@ -124,7 +136,12 @@ class Experiment:
 
     @classmethod
     def from_json(cls, name: str, spec: Mapping[str, Any]) -> Experiment:
-        """Returns an Experiment from a dict of arguments, with `run`; TuneError names what is wrong."""
+        """Return an Experiment from a dict of arguments, with `run`; TuneError names what is wrong.
+
+        Args:
+            name: The experiment's name.
+            spec: Its settings by Ray's names; `run` is the trainable.
+        """
         if "run" not in spec:
             raise TuneError(f"the experiment {name!r} has no trainable: add the key `run` to {dict(spec)!r}")
         try:
@@ -134,12 +151,12 @@ class Experiment:
 
     @classmethod
     def get_trainable_name(cls, run_object: Any) -> str:  # noqa: ANN401
-        """Returns the name of the trainable, which the trials carry."""
+        """Return the name of the trainable, which the trials carry."""
         return trainable_name(run_object)
 
     @classmethod
     def register_if_needed(cls, run_object: Any) -> str:  # noqa: ANN401
-        """Registers the trainable and returns its name; TuneError for a name that is not registered."""
+        """Register the trainable and return its name; TuneError for a name that is not registered."""
         name = trainable_name(run_object)
         if isinstance(run_object, str):
             get_trainable(name)
@@ -152,7 +169,7 @@ class Experiment:
 
 
 def as_experiments(given: object) -> list[Experiment]:
-    """Returns Experiments from one, a list, or a dict `name -> arguments`; TuneError for anything else."""
+    """Return Experiments from one, a list, or a dict `name -> arguments`; TuneError for anything else."""
     if isinstance(given, Experiment):
         return [given]
     if isinstance(given, Mapping):
@@ -185,3 +202,20 @@ def _part(kind: type[Any], given: Any) -> Any:  # noqa: ANN401 - an instance of 
     if not isinstance(given, kind):
         raise ValueError(f"Experiment: got {type_text(given)} where a {kind.__name__} is needed")
     return deepcopy(given)
+
+
+def with_older_policy(given: Any, older: Mapping[str, Any], caller: str) -> CheckpointConfig:  # noqa: ANN401
+    """Return a CheckpointConfig with what Ray 1 took as separate arguments."""
+    if unknown := older.keys() - OLDER_POLICY.keys():
+        raise TypeError(f"{caller}() got an unexpected keyword argument {min(unknown)!r}")
+    config: CheckpointConfig = _part(CheckpointConfig, given)
+    for name, attribute in OLDER_POLICY.items():
+        if older.get(name):
+            warn_user(f"{caller}({name}=...) is deprecated: use CheckpointConfig({attribute}=...)")
+            setattr(config, attribute, older[name])
+    score = older.get("checkpoint_score_attr")
+    if score:
+        config.checkpoint_score_attribute = score.removeprefix("min-")
+        config.checkpoint_score_order = "min" if score.startswith("min-") else "max"
+    config.__post_init__()  # the values that came in are checked too
+    return config

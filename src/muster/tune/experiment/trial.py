@@ -1,4 +1,4 @@
-"""Provides Trial at Ray's import path, and the names of export formats."""
+"""Provide Trial at Ray's import path, and the names of export formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ExportFormat", "Trial"]
 
 
 class ExportFormat:
-    """An ExportFormat is a usual format of `Trainable.export_model`; a class may have formats of its own."""
+    """A usual format of `Trainable.export_model`; a class may have other formats."""
 
     CHECKPOINT = "checkpoint"
     MODEL = "model"
@@ -20,7 +20,7 @@ class ExportFormat:
 
     @staticmethod
     def validate(formats: Sequence[str]) -> None:
-        """Raises TuneError when one of them is not a usual one; for classes that know only these."""
+        """Raise TuneError when one of them is not a usual one; for classes that know only these."""
         known = (ExportFormat.CHECKPOINT, ExportFormat.MODEL, ExportFormat.ONNX, ExportFormat.H5)
         for each in formats:
             if not isinstance(each, str) or each.strip().lower() not in known:

@@ -1,4 +1,4 @@
-"""Defines callbacks that report a framework's metrics and checkpoints to the tuner, and what they share.
+"""Define callbacks that report a framework's metrics and checkpoints to the tuner, and what they share.
 
 Each module (`lightgbm`, `xgboost`, `pytorch_lightning`, `keras`, `ray_train`) needs the framework that it is
 named after.
@@ -7,7 +7,7 @@ named after.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,13 +20,12 @@ Postprocess = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def chosen(metrics: Metrics, found: Mapping[str, Any], framework: str) -> dict[str, Any]:
-    """Returns the metrics to report: all, those named, or renamed ones (`{reported: found}`)."""
+    """Return the metrics to report: all, those named, or renamed ones (`{reported: found}`)."""
     if metrics is None:
         return dict(found)
     names = (metrics,) if isinstance(metrics, str) else metrics
     wanted = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
-    missing = sorted(set(wanted.values()) - set(found))
-    if missing:
+    if missing := sorted(set(wanted.values()) - set(found)):
         raise KeyError(
             f"{framework} has no metric {', '.join(missing)}; it has {', '.join(sorted(found)) or 'none yet'}"
         )
@@ -34,7 +33,7 @@ def chosen(metrics: Metrics, found: Mapping[str, Any], framework: str) -> dict[s
 
 
 def send(values: Mapping[str, Any], save: Callable[[str], object] | None = None) -> None:
-    """Reports metrics; with `save`, which is given an empty directory, also a checkpoint."""
+    """Report metrics; with `save`, which is given an empty directory, also a checkpoint."""
     if save is None:
         report(dict(values))
         return
@@ -43,8 +42,28 @@ def send(values: Mapping[str, Any], save: Callable[[str], object] | None = None)
         report(dict(values), checkpoint=Checkpoint.from_directory(directory))
 
 
+def by_name(newest: Iterable[tuple[str, Any]], spread: str) -> dict[str, Any]:
+    """Return metrics by name; a value that is a pair is a mean and its spread, as of `cv`."""
+    found: dict[str, Any] = {}
+    for name, value in newest:
+        if isinstance(value, tuple):
+            found[f"{name}-mean"], found[f"{name}-{spread}"] = value
+        else:
+            found[name] = value
+    return found
+
+
+def events_of(base: type, on: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the events that `on` names; ValueError for one that the framework's callback does not have."""
+    events = (on,) if isinstance(on, str) else tuple(on)
+    known = [name.removeprefix("on_") for name in dir(base) if name.startswith("on_")]
+    if unknown := sorted({*events} - {*known}):
+        raise ValueError(f"on={', '.join(unknown)}: there is no such event, but {', '.join(known)}")
+    return events
+
+
 class BoosterCallback:
-    """A BoosterCallback holds what the callbacks of LightGBM and XGBoost share."""
+    """Holds what the callbacks of LightGBM and XGBoost share."""
 
     CHECKPOINT_NAME: ClassVar[str]
     _framework: ClassVar[str]
@@ -57,7 +76,7 @@ class BoosterCallback:
         checkpoint_at_end: bool = True,
         results_postprocessing_fn: Postprocess | None = None,
     ) -> None:
-        """Takes `metrics`: names, or `{name to report: name in the framework}`; default: all.
+        """Take `metrics`: names, or `{name to report: name in the framework}`; default: all.
 
         `filename`: of the model in its checkpoint; default: `CHECKPOINT_NAME`. `frequency`: save after every
         so many rounds; 0: not before the end. `results_postprocessing_fn` may change what is reported.
@@ -75,7 +94,7 @@ class BoosterCallback:
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str | None = None) -> Any:  # noqa: ANN401
-        """Returns the `Booster` of a checkpoint that this callback saved."""
+        """Return the `Booster` of a checkpoint that this callback saved."""
         booster = import_module(cls._framework.lower()).Booster
         with checkpoint.as_directory() as directory:
             return booster(model_file=str(Path(directory, filename or cls.CHECKPOINT_NAME)))

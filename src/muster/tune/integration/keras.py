@@ -1,4 +1,4 @@
-"""Defines the Keras callbacks, for `model.fit(callbacks=[...])` inside a trainable."""
+"""Define the Keras callbacks, for `model.fit(callbacks=[...])` inside a trainable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from muster.tune.integration import Metrics, chosen, send
+from muster.tune.integration import Metrics, chosen, events_of, send
 
 __all__ = ["ReportCheckpointCallback", "TuneReportCallback", "TuneReportCheckpointCallback"]
 
@@ -16,7 +16,7 @@ Events = str | Sequence[str]
 
 
 class ReportCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """A ReportCheckpointCallback reports Keras's logs and saves the model, `model.keras`, at given events."""
+    """Reports Keras's logs and saves the model, `model.keras`, at given events."""
 
     CHECKPOINT_NAME = "model.keras"
 
@@ -26,13 +26,14 @@ class ReportCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
         report_metrics_on: Events = "epoch_end",
         metrics: Metrics = None,
     ) -> None:
-        """Takes events, which are Keras's without `on_`; a checkpoint always comes with a report.
+        """Take events, which are Keras's without `on_`; a checkpoint always comes with a report.
 
         `metrics`: names, or `{name to report: name in Keras}`; None: all.
         """
         super().__init__()
         self._metrics, self._filename, self._every, self._seen = metrics, self.CHECKPOINT_NAME, 1, 0
-        saving, reporting = _events(checkpoint_on), _events(report_metrics_on)
+        base = keras.callbacks.Callback
+        saving, reporting = events_of(base, checkpoint_on), events_of(base, report_metrics_on)
         for event in {*saving, *reporting}:
             setattr(self, f"on_{event}", self._saved if event in saving else self._reported)
 
@@ -53,7 +54,7 @@ class ReportCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class TuneReportCheckpointCallback(ReportCheckpointCallback):
-    """A TuneReportCheckpointCallback is Ray's older name of ReportCheckpointCallback, with its arguments."""
+    """Ray's older name of ReportCheckpointCallback, with its arguments."""
 
     def __init__(
         self,
@@ -67,15 +68,7 @@ class TuneReportCheckpointCallback(ReportCheckpointCallback):
 
 
 class TuneReportCallback(ReportCheckpointCallback):
-    """A TuneReportCallback reports only; it is an older name of Ray's."""
+    """Reports only; it is an older name of Ray's."""
 
     def __init__(self, metrics: Metrics = None, on: Events = "epoch_end") -> None:
         super().__init__(checkpoint_on=(), report_metrics_on=on, metrics=metrics)
-
-
-def _events(on: Events) -> tuple[str, ...]:
-    events = (on,) if isinstance(on, str) else tuple(on)
-    unknown = [event for event in events if not hasattr(keras.callbacks.Callback, f"on_{event}")]
-    if unknown:
-        raise ValueError(f"on={', '.join(unknown)}: Keras has no such event; the usual one is 'epoch_end'")
-    return events

@@ -1,4 +1,4 @@
-"""Defines the XGBoost callbacks, for `xgboost.train(callbacks=[...])` inside a trainable."""
+"""Define the XGBoost callbacks, for `xgboost.train(callbacks=[...])` inside a trainable."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import xgboost
 
-from muster.tune.integration import BoosterCallback, ReportOnly, send
+from muster.tune.integration import BoosterCallback, ReportOnly, by_name, send
 
 __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
 
 
 class TuneReportCheckpointCallback(BoosterCallback, xgboost.callback.TrainingCallback):  # type: ignore[misc]
-    """A TuneReportCheckpointCallback reports XGBoost's metrics after each round, and saves the model.
+    """Reports XGBoost's metrics after each round, and saves the model.
 
     The model of the end is reported with the metrics of the last round once more, when that round saved none.
     """
@@ -29,8 +29,11 @@ class TuneReportCheckpointCallback(BoosterCallback, xgboost.callback.TrainingCal
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:  # noqa: ANN401
-        """Reports after a round; returns False, so that the training continues."""
-        found = self._chosen(_found(evals_log))
+        """Report after a round; returns False, so that the training continues."""
+        newest = (
+            (f"{data}-{name}", log[-1]) for data, logs in evals_log.items() for name, log in logs.items()
+        )
+        found = self._chosen(by_name(newest, "std"))
         self._rounds += 1
         if self._is_due(self._rounds):
             send(found, lambda directory: self._save(model, directory))
@@ -54,17 +57,4 @@ class TuneReportCheckpointCallback(BoosterCallback, xgboost.callback.TrainingCal
 
 
 class TuneReportCallback(ReportOnly, TuneReportCheckpointCallback):
-    """A TuneReportCallback reports only; it is an older name of Ray's."""
-
-
-def _found(evals_log: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the newest value of each metric; `cv` gives a mean and its spread."""
-    found: dict[str, Any] = {}
-    for dataset, metrics in evals_log.items():
-        for metric, values in metrics.items():
-            newest = values[-1]
-            if isinstance(newest, tuple):
-                found[f"{dataset}-{metric}-mean"], found[f"{dataset}-{metric}-std"] = newest
-            else:
-                found[f"{dataset}-{metric}"] = newest
-    return found
+    """Reports only; it is an older name of Ray's."""

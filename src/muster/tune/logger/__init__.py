@@ -1,4 +1,4 @@
-"""Exports the loggers under Ray's names; each is imported when it is first used."""
+"""Export the loggers under Ray's names; each is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from muster.tune.logger.logger import pretty_print as pretty_print
     from muster.tune.logger.tensorboardx import TBXLoggerCallback as TBXLoggerCallback
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
+    from muster.tune.older_modules import with_older_names
+
+    _load, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".csv": ["CSVLoggerCallback"],
@@ -22,3 +24,4 @@ else:
             ".tensorboardx": ["TBXLoggerCallback"],
         },
     )
+    __getattr__ = with_older_names(_load, "logger.")

@@ -1,4 +1,4 @@
-"""Logs trials to Aim, one Aim run per trial; aim is imported on a background thread when it is needed."""
+"""Log trials to Aim, one Aim run per trial; aim is imported on a background thread when it is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_METRICS = frozenset({"done", "should_checkpoint", "training_iteration", "ti
 
 
 class AimLoggerCallback(TrackerCallback):
-    """An AimLoggerCallback sends configs and results of every trial to an Aim repository.
+    """Sends configs and results of every trial to an Aim repository.
 
     `aim up --repo DIR` shows them. Results are sent from a thread, so nothing waits for Aim; when it fails
     the experiment continues.
@@ -30,7 +30,7 @@ class AimLoggerCallback(TrackerCallback):
         metrics: Sequence[str] | None = None,
         **aim_run_kwargs: Any,  # noqa: ANN401 - of aim.Run
     ) -> None:
-        """Takes the repository (None: the experiment's directory) and a name (None: the experiment's).
+        """Take the repository (None: the experiment's directory) and a name (None: the experiment's).
 
         `metrics`: which results to track; None: all numbers. ValueError for none at all.
         """
@@ -48,7 +48,7 @@ class AimLoggerCallback(TrackerCallback):
 
 
 class _AimTracker(Tracker):
-    """An _AimTracker is the Tracker for Aim."""
+    """The Tracker for Aim."""
 
     name = "Aim"
 

@@ -1,4 +1,4 @@
-"""Logs trials to Comet; comet_ml is imported on a background thread, when it is needed."""
+"""Log trials to Comet; comet_ml is imported on a background thread, when it is needed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CometSettings(Struct, frozen=True, kw_only=True):
 
 
 class CometTracker(Tracker):
-    """A CometTracker is the Tracker for Comet."""
+    """The Tracker for Comet."""
 
     name = "Comet"
     advice = ": check COMET_API_KEY and the network, or pass online=False"
@@ -110,7 +110,7 @@ class CometTracker(Tracker):
 
 
 def _beside_others(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - a comet_ml experiment
-    """Hides the current experiment while one is made: Comet would end it, and trials run side by side."""
+    """Hide the current experiment while one is made: Comet would end it, and trials run side by side."""
     from comet_ml.config import get_global_experiment, set_global_experiment
 
     users = get_global_experiment()
@@ -125,7 +125,7 @@ __all__ = ["CometLoggerCallback"]
 
 
 class CometLoggerCallback(TrackerCallback):
-    """A CometLoggerCallback sends configs and results of every trial to a Comet experiment of its own.
+    """Sends configs and results of every trial to a separate Comet experiment.
 
     Results are sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
@@ -155,7 +155,7 @@ class CometLoggerCallback(TrackerCallback):
         self.experiment_kwargs = experiment_kwargs
 
     def setup(self, *args: Any, **info: object) -> None:  # noqa: ANN401
-        """Raises a ValueError when there is no key: better now than after the first trial."""
+        """Raise a ValueError when there is no key: better now than after the first trial."""
         variables = environment()
         settings_file = Path(variables.get("COMET_CONFIG", "~/.comet.config")).expanduser()
         if self.online and not (self._api_key or variables.get("COMET_API_KEY") or settings_file.is_file()):

@@ -1,4 +1,4 @@
-"""Defines LoggerCallback, Ray's base class of loggers, and chooses the callbacks of an experiment."""
+"""Define LoggerCallback, Ray's base class of loggers, and chooses the callbacks of an experiment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NO_LOGGERS = "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"
 
 
 def trial_directory(experiment_dir: str, trial: Trial) -> str:
-    """Returns a trial's directory, the same that the engine gets with StartTrial."""
+    """Return a trial's directory, the same that the engine gets with StartTrial."""
     return f"{experiment_dir}/{trial.relative_logdir or trial.trial_id}"
 
 
 def restored_iteration(trial: Trial) -> int | None:
-    """Returns the iteration a starting trial resumes after; None when its own iterations do not tell.
+    """Return the iteration a starting trial resumes after; None when its own iterations do not tell.
 
-    Without a checkpoint the trial begins anew: 0. From a checkpoint of another trial (an exploit), or one
+    Without a checkpoint the trial starts over: 0. From a checkpoint of another trial (an exploit), or one
     without an iteration, the trial continues, and its earlier steps are kept: None.
     """
     checkpoint = trial.newest
@@ -39,7 +39,7 @@ def restored_iteration(trial: Trial) -> int | None:
 
 
 class LoggerCallback(Callback):
-    """A LoggerCallback is the base class of loggers: override the `log_` methods.
+    """The base class of loggers: override the `log_` methods.
 
     Example:
         >>> class Lines(LoggerCallback):
@@ -57,10 +57,21 @@ class LoggerCallback(Callback):
         """Called when a trial has saved a checkpoint."""
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        """Called with every result of a trial."""
+        """Called with every result of a trial.
+
+        Args:
+            iteration: The turn of the control loop.
+            trial: The trial.
+            result: The result.
+        """
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        """Called when a trial is over."""
+        """Called when a trial is over.
+
+        Args:
+            trial: The trial.
+            failed: Whether it failed.
+        """
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         self.log_trial_start(trial)
@@ -87,7 +98,7 @@ _LEFT_OUT = ("config", "hist_stats")
 
 
 def pretty_print(result: Mapping[str, Any], exclude: set[str] | None = None) -> str:
-    """Returns a result as YAML, without its config, what is None, and the keys in `exclude`.
+    """Return a result as YAML, without its config, what is None, and the keys in `exclude`.
 
     Example:
         >>> print(pretty_print({"loss": 0.5, "config": {"lr": 1}}))
@@ -110,7 +121,7 @@ def default_callbacks(
     environment: Mapping[str, str],
     reporter: Any = None,  # noqa: ANN401
 ) -> list[Any]:
-    """Returns the user's callbacks, those of RAY_TUNE_CALLBACKS, the reporter, and missing default loggers.
+    """Return the user's callbacks, those of RAY_TUNE_CALLBACKS, the reporter, and missing default loggers.
 
     `environment` is only read. ValueError when a name in it cannot be imported or called.
     """
@@ -132,14 +143,14 @@ def default_callbacks(
 
 
 def attach_loggers(callbacks: Iterable[Any], writer: LogWriter, experiment_dir: str) -> None:
-    """Gives the experiment's writer to every callback with a method `attach`, which our own loggers have."""
+    """Give the experiment's writer to every callback with a method `attach`, which our own loggers have."""
     for callback in callbacks:
         if hasattr(callback, "attach"):
             callback.attach(writer, experiment_dir)
 
 
 def file_kinds(callbacks: Iterable[Any]) -> int:
-    """Returns which result files our own loggers among `callbacks` write, as flags of `trial_log`."""
+    """Return which result files our own loggers among `callbacks` write, as flags of `trial_log`."""
     kinds = 0
     for callback in callbacks:
         kinds |= getattr(callback, "kinds", 0) if hasattr(callback, "attach") else 0

@@ -1,4 +1,4 @@
-"""Logs trials to MLflow: MLflowLoggerCallback on the driver, setup_mlflow inside a trial.
+"""Log trials to MLflow: MLflowLoggerCallback on the driver, setup_mlflow inside a trial.
 
 Both import mlflow when it is needed; the callback does so on its own thread.
 """
@@ -31,7 +31,7 @@ FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
 
 
 def check_reachable(address: str, timeout_s: float = 10.0) -> None:
-    """Raises a ConnectionError when nothing listens there; non-HTTP addresses and proxies are not checked."""
+    """Raise a ConnectionError when nothing listens there; non-HTTP addresses and proxies are not checked."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme)
@@ -48,7 +48,7 @@ def check_reachable(address: str, timeout_s: float = 10.0) -> None:
 
 
 def check_store(address: str | None, where: str) -> None:
-    """Refuses a folder where MLflow does; its text is searched, because importing it takes seconds."""
+    """Refuse a folder where MLflow does; its text is searched, because importing it takes seconds."""
     address = address or environment().get("MLFLOW_TRACKING_URI") or "databricks"
     is_folder = urlsplit(address).scheme in ("", "file") and address != "databricks"
     if not is_folder or environment().get(FILE_STORE, "").lower() in ("true", "1"):
@@ -80,7 +80,7 @@ class MLflowSettings(Struct, frozen=True, kw_only=True):
 
 
 class MLflowTracker(Tracker):
-    """An MLflowTracker is the Tracker for MLflow."""
+    """The Tracker for MLflow."""
 
     name = "MLflow"
     advice = ": check tracking_uri and that the server runs"
@@ -149,7 +149,7 @@ class MLflowTracker(Tracker):
             known.pop(trial_id, None)
 
     def _found_run(self, trial: TrialFacts) -> str | None:
-        """Returns the run of an experiment that is being resumed."""
+        """Return the run of an experiment that is being resumed."""
         place = trial.directory.replace("'", "")
         found = self._client().search_runs(
             [self._experiment(trial)], f"tags.`{DIRECTORY_TAG}` = '{place}'", max_results=1
@@ -199,7 +199,7 @@ class MLflowTracker(Tracker):
 
 
 def param_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a config as MLflow's parameters: flat, nested keys joined by `/`."""
+    """Return a config as MLflow's parameters: flat, nested keys joined by `/`."""
     return {_nameable(key): str(value) for key, value in flatten(dict(config)).items()}
 
 
@@ -213,7 +213,7 @@ TOKEN_VARIABLE = "MLFLOW_TRACKING_TOKEN"  # MLflow takes the token from nowhere 
 
 
 class MLflowLoggerCallback(TrackerCallback):
-    """An MLflowLoggerCallback sends configs and results of every trial to MLflow, one run per trial.
+    """Sends configs and results of every trial to MLflow, one run per trial.
 
     Results are sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
@@ -235,7 +235,7 @@ class MLflowLoggerCallback(TrackerCallback):
         save_artifact: bool = False,
         log_params_on_trial_end: bool = False,
     ) -> None:
-        """Takes what to send, and where to.
+        """Take what to send, and where to.
 
         Args:
             tracking_uri: Of a server or database; None: MLflow's default (MLFLOW_TRACKING_URI).
@@ -284,12 +284,25 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
     tags: Mapping[str, Any] | None = None,
     rank_zero_only: bool = True,
 ) -> Any:  # noqa: ANN401 - the mlflow module
-    """Begins an MLflow run for this trial and returns the `mlflow` module; call it inside the trainable.
+    """Begin an MLflow run for this trial and return the `mlflow` module; call it inside the trainable.
 
     The config is logged as parameters. Settings may also be in `config["mlflow"]`; arguments win. The
     experiment is the one of `experiment_id`, else of `experiment_name`, else of MLFLOW_EXPERIMENT_ID or
     MLFLOW_EXPERIMENT_NAME, else the tuning experiment's name; ValueError when it does not exist and
     `create_experiment_if_not_exists` is not set. `rank_zero_only` changes nothing: a trial is one process.
+
+    Args:
+        config: The trial's configuration, logged as parameters; `config["mlflow"]` may hold these arguments.
+        tracking_uri: The tracking server.
+        registry_uri: The model registry.
+        experiment_id: An existing experiment.
+        experiment_name: The experiment by name.
+        tracking_token: The server's token.
+        artifact_location: Where a new experiment keeps artifacts.
+        run_name: The run's name; by default the trial's.
+        create_experiment_if_not_exists: Create the experiment when the server does not have it.
+        tags: Tags of the run.
+        rank_zero_only: Accepted for Ray's signature; changes nothing.
 
     Example:
         >>> def train(config):

@@ -1,4 +1,4 @@
-"""Defines the base of loggers that send results to a tracker (MLflow, W&B, Comet) from a thread.
+"""Define the base of loggers that send results to a tracker (MLflow, W&B, Comet) from a thread.
 
 The hooks run on the control thread and only put facts into a queue; everything a Tracker does runs on the
 thread of that queue, the import of its package included.
@@ -36,7 +36,7 @@ _CHUNK = 4096  # entries taken at a time
 
 
 class BackgroundQueue:
-    """A BackgroundQueue sends to a tracker from a thread that starts with the first entry, until `close`."""
+    """Sends to a tracker from a thread that starts with the first entry, until `close`."""
 
     def __init__(  # noqa: PLR0913 - three facts about the tracker, and limits
         self,
@@ -51,7 +51,7 @@ class BackgroundQueue:
         grace_s: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
-        """Takes `is_passing(error)`, whether to try again; `close` waits `grace_s` for a failing tracker."""
+        """Take `is_passing(error)`, whether to try again; `close` waits `grace_s` for a failing tracker."""
         self._name, self._write, self._is_passing, self._advice = name, write, is_passing, advice
         self._limit = limit
         self._retry_first_s, self._retry_most_s, self._grace_s = retry_first_s, retry_most_s, grace_s
@@ -66,13 +66,13 @@ class BackgroundQueue:
 
     @property
     def lost(self) -> int:
-        """Returns how many results never reached the tracker."""
+        """Return how many results never reached the tracker."""
         return self._left_out + self._unsent
 
     # for the control thread: none of these waits, but `close`
 
     def row(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Queues a result of a trial; it is left out when too many wait already."""
+        """Queue a result of a trial; it is left out when too many wait already."""
         if len(self._queue) >= self._limit:
             self._left_out += 1
             self._warn("full", f"{self._limit} results wait and newer ones are left out: it cannot keep up")
@@ -80,11 +80,11 @@ class BackgroundQueue:
         self._add(trial_id, result.copy())
 
     def order(self, trial_id: str, order: Order) -> None:
-        """Queues something else to do, after the earlier rows of this trial; it is never left out."""
+        """Queue something else to do, after the earlier rows of this trial; it is never left out."""
         self._add(trial_id, order)
 
     def close(self, timeout_s: float) -> bool:
-        """Sends what waits, then ends the thread; False when something was not sent. Safe to call twice."""
+        """Send what waits, then ends the thread; False when something was not sent. Safe to call twice."""
         thread, began = self._thread, self._clock.monotonic()
         atexit.unregister(self.close)
         self._closing.set()
@@ -129,7 +129,7 @@ class BackgroundQueue:
                 return
 
     def _take(self) -> list[Step]:
-        """Returns a chunk of the queue; each trial's rows are joined up to an order of that trial."""
+        """Return a chunk of the queue; each trial's rows are joined up to an order of that trial."""
         steps: list[Step] = []
         open_rows: dict[str, list[Row]] = {}
         for _ in range(min(len(self._queue), _CHUNK)):
@@ -165,7 +165,7 @@ class BackgroundQueue:
         self._unsent += len(what) if isinstance(what, list) else 0
 
     def _pause(self, delay_s: float) -> float:
-        """Waits before another attempt, or for the end of the experiment; returns the next delay."""
+        """Wait before another attempt, or for the end of the experiment; return the next delay."""
         if self._closing.is_set():
             self._abandoned.wait(self._retry_first_s)
         elif self._closing.wait(delay_s):
@@ -173,7 +173,7 @@ class BackgroundQueue:
         return min(self._retry_most_s, 2 * delay_s)
 
     def _warn(self, cause: str, text: str, *, advise: bool = True) -> None:
-        """Logs a warning, once per cause."""
+        """Log a warning, once per cause."""
         if cause not in self._warned:
             self._warned.add(cause)
             end = f". {self._advice}" if advise and self._advice else ""
@@ -181,7 +181,7 @@ class BackgroundQueue:
 
 
 class TrialFacts(Struct, frozen=True, kw_only=True):
-    """A TrialFacts is what a tracker knows of a trial."""
+    """What a tracker knows of a trial."""
 
     trial_id: str
     name: str
@@ -191,7 +191,7 @@ class TrialFacts(Struct, frozen=True, kw_only=True):
 
 
 class Tracker:
-    """A Tracker sends to a tracking service; it may wait and raise. A trial may start more than once."""
+    """Sends to a tracking service; it may wait and raise. A trial may start more than once."""
 
     name: str
     advice: str = ""  # after a colon, what a user can do when it does not work
@@ -214,23 +214,23 @@ class Tracker:
         raise NotImplementedError
 
     def checkpoint(self, trial_id: str, path: str) -> None:
-        """Sends a checkpoint, where the service takes them."""
+        """Send a checkpoint, where the service takes them."""
 
     def files(self, trial: TrialFacts) -> None:
-        """Sends the directory of a trial that has ended, where the service takes files."""
+        """Send the directory of a trial that has ended, where the service takes files."""
 
     def close(self) -> None:
-        """Closes all runs; those still open belong to interrupted trials."""
+        """Close all runs; those still open belong to interrupted trials."""
         for trial_id in list(self._runs):
             self.end(trial_id, failed=True)
 
     def is_passing(self, error: BaseException) -> bool:
-        """Returns whether another attempt may succeed."""
+        """Return whether another attempt may succeed."""
         return isinstance(error, OSError)
 
 
 class TrackerCallback(LoggerCallback):
-    """A TrackerCallback queues events for the Tracker that a subclass makes."""
+    """Queues events for the Tracker that a subclass makes."""
 
     wants_checkpoints: bool = False
     wants_files: bool = False
@@ -248,7 +248,7 @@ class TrackerCallback(LoggerCallback):
         )
 
     def attach(self, writer: LogWriter, experiment_dir: str) -> None:
-        """Sets the writer of the trials' files, which are complete after its `flush`."""
+        """Set the writer of the trials' files, which are complete after its `flush`."""
         self._writer = writer
 
     def log_trial_start(self, trial: Trial) -> None:
@@ -282,7 +282,7 @@ class TrackerCallback(LoggerCallback):
             queue.order(trial_id, send)
 
     def on_experiment_end(self, trials: list[Trial], **info: object) -> None:
-        """Waits, up to `flush_timeout_s`, until everything is sent."""
+        """Wait, up to `flush_timeout_s`, until everything is sent."""
         self._send_files()
         tracker, queue = self._tracker, self._queue
         if tracker is None or queue is None:
@@ -292,7 +292,7 @@ class TrackerCallback(LoggerCallback):
         self._tracker = self._queue = None
 
     def _send_files(self) -> None:
-        """Sends files of ended trials: all loggers have seen the end, so a flush completes the files."""
+        """Send files of ended trials: all loggers have seen the end, so a flush completes the files."""
         ended, self._ended = self._ended, ()
         for facts, failed in ended:
             self._send_files_of(facts, failed)
@@ -319,13 +319,13 @@ class TrackerCallback(LoggerCallback):
         return self._tracker, self._queue
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state before the experiment, which is saved with it: so without keys and tokens."""
+        """Return the state before the experiment, which is saved with it: so without keys and tokens."""
         without = {"_tracker", "_queue", "_writer", "_ended", *self._secrets}
         return {key: value for key, value in vars(self).items() if key not in without}
 
 
 def facts_of(trial: Trial) -> TrialFacts:
-    """Returns the facts of a trial; `config` is not copied, because it is only ever replaced as a whole."""
+    """Return the facts of a trial; `config` is not copied, because it is only ever replaced as a whole."""
     return TrialFacts(
         trial_id=trial.trial_id,
         name=str(trial),
@@ -336,7 +336,7 @@ def facts_of(trial: Trial) -> TrialFacts:
 
 
 def require(package: str, install: str | None = None) -> None:
-    """Raises a ModuleNotFoundError with advice when a package is missing."""
+    """Raise a ModuleNotFoundError with advice when a package is missing."""
     if find_spec(package) is None:
         raise ModuleNotFoundError(
             f"{package} is not installed: pip install {install or package}, "

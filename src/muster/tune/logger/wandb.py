@@ -1,4 +1,4 @@
-"""Logs trials to Weights & Biases: WandbLoggerCallback on the driver, setup_wandb inside a trial.
+"""Log trials to Weights & Biases: WandbLoggerCallback on the driver, setup_wandb inside a trial.
 
 Both import wandb when it is needed; the callback does so on its own thread.
 """
@@ -39,7 +39,7 @@ class WandbSettings(Struct, frozen=True, kw_only=True):
 
 
 class WandbTracker(Tracker):
-    """A WandbTracker is the Tracker for Weights & Biases."""
+    """The Tracker for Weights & Biases."""
 
     name = "Weights & Biases"
     advice = ": check the network and `wandb login --verify`"
@@ -125,7 +125,7 @@ class WandbTracker(Tracker):
         }
 
     def _value(self, value: Any) -> Any:  # noqa: ANN401 - a result's
-        """Returns arrays as W&B's media: three dimensions are an image, four are images, five a video."""
+        """Return arrays as W&B's media: three dimensions are an image, four are images, five a video."""
         import wandb
 
         dimensions = len(getattr(value, "shape", ()))
@@ -146,7 +146,7 @@ _LOCAL_MODES = ("offline", "disabled", "dryrun")
 
 
 class WandbLoggerCallback(TrackerCallback):
-    """A WandbLoggerCallback sends configs and results of every trial to Weights & Biases, one run per trial.
+    """Sends configs and results of every trial to Weights & Biases, one run per trial.
 
     A run's id is the trial's id, so a resumed experiment continues in the same runs. Results are
     sent from a thread, so nothing waits for the server; when it is down the experiment continues.
@@ -173,7 +173,7 @@ class WandbLoggerCallback(TrackerCallback):
         image_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,  # noqa: ANN401 - of wandb.init
     ) -> None:
-        """Takes what to send, and where to.
+        """Take what to send, and where to.
 
         Args:
             project: W&B's project; None: WANDB_PROJECT_NAME, else W&B's own default.
@@ -203,7 +203,7 @@ class WandbLoggerCallback(TrackerCallback):
             raise ValueError("WandbLoggerCallback: pass api_key or api_key_file, not both")
 
     def setup(self, *args: Any, **info: object) -> None:  # noqa: ANN401
-        """Raises a ValueError when there is no key: better now than after the first trial."""
+        """Raise a ValueError when there is no key: better now than after the first trial."""
         _key_of(self._api_key, self.api_key_path, self.kwargs.get("mode"))
 
     def _make_tracker(self) -> Tracker:
@@ -229,11 +229,18 @@ def setup_wandb(
     rank_zero_only: bool = True,
     **kwargs: Any,  # noqa: ANN401 - of wandb.init
 ) -> Any:  # noqa: ANN401 - a wandb run
-    """Begins a W&B run for this trial and returns it; call it inside the trainable.
+    """Begin a W&B run for this trial and return it; call it inside the trainable.
 
     The config is logged; arguments of `wandb.init`, and the key, may also be in `config["wandb"]`, but
     `kwargs` win. Id, name and group are those of the trial and its experiment. `rank_zero_only` changes
     nothing: a trial is one process.
+
+    Args:
+        config: The trial's configuration.
+        api_key: The key; by default the one that `wandb login` stored.
+        api_key_file: A file that holds the key.
+        rank_zero_only: Accepted for Ray's signature; changes nothing.
+        kwargs: Arguments of `wandb.init`.
 
     Example:
         >>> def train(config):
@@ -264,7 +271,7 @@ def setup_wandb(
 
 
 def _key_of(given: str | None, file: str | None, mode: str | None) -> str | None:
-    """Returns the key to use; None: W&B needs none, or finds its own; ValueError when it cannot."""
+    """Return the key to use; None: W&B needs none, or finds its own; ValueError when it cannot."""
     if given:
         return given
     if file:
@@ -278,7 +285,7 @@ def _key_of(given: str | None, file: str | None, mode: str | None) -> str | None
 
 
 def _may_be_logged_in() -> bool:
-    """Returns whether W&B could take a key from anywhere; no server is asked, so the key may be wrong."""
+    """Return whether W&B could take a key from anywhere; no server is asked, so the key may be wrong."""
     variables = environment()
     if any(variables.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
         return True

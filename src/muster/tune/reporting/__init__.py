@@ -1,4 +1,4 @@
-"""Shows users the progress of an experiment. The tuner calls `reporter_for`; nothing here makes decisions."""
+"""Show users the progress of an experiment. The tuner calls `reporter_for`; nothing here makes decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats durations, times, numbers and names for all reporters."""
+"""Format durations, times, numbers and names for all reporters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_NAME = 20
 
 
 def duration(seconds: float) -> str:
-    """Returns days to seconds, from the first part that is not zero.
+    """Return days to seconds, from the first part that is not zero.
 
     Example:
         >>> duration(65), duration(3605), duration(86400)
@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def shortened(text: str, max_len: int = MAX_NAME) -> str:
-    """Returns the end of a name, which says more than its beginning.
+    """Return the end of a name, which says more than its beginning.
 
     Example:
         >>> shortened("learning_rate/some_name", 5)
@@ -37,20 +37,20 @@ def shortened(text: str, max_len: int = MAX_NAME) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns text without what moves a cursor or breaks a line: names, errors and values are the user's."""
+    """Return text without what moves a cursor or breaks a line: names, errors and values are the user's."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char in "\n\t" else "?" for char in text)
 
 
 def wrapped(text: str, max_len: int = MAX_NAME) -> str:
-    """Returns text on at most two lines of this length, cut at the front when that is not enough."""
+    """Return text on at most two lines of this length, cut at the front when that is not enough."""
     kept = shortened(text, 2 * max_len)
     return kept if len(kept) <= max_len else f"{kept[:max_len]}\n{kept[max_len:]}"
 
 
 def cell(value: Any) -> str:  # noqa: ANN401 - a user's value
-    """Returns a value for a table: numbers with five digits, anything else shortened."""
+    """Return a value for a table: numbers with five digits, anything else shortened."""
     if value is None:
         return ""
     if isinstance(value, bool | int | str):
@@ -61,7 +61,7 @@ def cell(value: Any) -> str:  # noqa: ANN401 - a user's value
 
 
 def detail(value: Any) -> str:  # noqa: ANN401 - a user's value
-    """Returns a value for a table of one result: five decimals, zeros at the end cut."""
+    """Return a value for a table of one result: five decimals, zeros at the end cut."""
     if not _is_float(value):
         return printable(str(value))
     number = float(value)
@@ -72,12 +72,12 @@ def detail(value: Any) -> str:  # noqa: ANN401 - a user's value
 
 
 def assignments(values: Mapping[str, Any]) -> str:
-    """Returns `{'x': 3.32, 'k': 1}`, a form that is easy to read in a log."""
+    """Return `{'x': 3.32, 'k': 1}`, a form that is easy to read in a log."""
     return "{" + ", ".join(f"{key!r}: {brief(value)}" for key, value in values.items()) + "}"
 
 
 def brief(value: Any) -> str:  # noqa: ANN401 - a user's value
-    """Returns a value for running text: like `repr`, floats with five digits, never long."""
+    """Return a value for running text: like `repr`, floats with five digits, never long."""
     if _is_float(value):
         return f"{float(value):.5g}"
     text = printable(repr(value))
@@ -85,7 +85,7 @@ def brief(value: Any) -> str:  # noqa: ANN401 - a user's value
 
 
 def rate(per_second: float) -> str:
-    """Returns trials per second, minute or hour, whichever reads best.
+    """Return trials per second, minute or hour, whichever reads best.
 
     Example:
         >>> rate(1500.0), rate(1.26), rate(0.05), rate(0.0005)
@@ -99,7 +99,7 @@ def rate(per_second: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Returns the count of a resource.
+    """Return the count of a resource.
 
     Example:
         >>> amount(2.0), amount(0.5)
@@ -109,12 +109,12 @@ def amount(value: float) -> str:
 
 
 def home_relative(path: str, home: str) -> str:
-    """Returns `~/...` for paths below the home directory."""
+    """Return `~/...` for paths below the home directory."""
     return f"~{path[len(home) :]}" if home and home != "/" and path.startswith(f"{home}/") else path
 
 
 def _is_float(value: object) -> bool:
-    """Returns whether a value is a float, or a scalar of numpy that is one."""
+    """Return whether a value is a float, or a scalar of numpy that is one."""
     if isinstance(value, float):
         return True
     return (
@@ -126,7 +126,7 @@ def _is_float(value: object) -> bool:
 
 
 class SafeStream:
-    """A SafeStream writes to `stream`, or to the current standard output, until that fails."""
+    """Writes to `stream`, or to the current standard output, until that fails."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream

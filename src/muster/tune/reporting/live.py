@@ -1,4 +1,4 @@
-"""Shows an experiment on a terminal, redrawn in place. Imported lazily: only a terminal needs it."""
+"""Show an experiment on a terminal, redrawn in place. Imported lazily: only a terminal needs it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LINES_PER_S = 200
 LINGER_S = 0.1  # lines are shown in batches
 HALF_LINE_S = 0.5  # a line without an end, such as a question, is shown after a while
 _CHUNK = 1 << 16
-# What Ray's own daemons say is in the log files of its session; their lines are no trial's.
+# What Ray's own daemons say is in the log files of its session; their lines belong to no trial.
 _DAEMON = re.compile(rb"(?:\x1b\[\d*m)*\((?:raylet|gcs_server)\b")
 _END = b"\0muster: the tap closes\0\n"
 
 
 class OutputTap:
-    """An OutputTap shows intercepted lines through `show`, in its own thread."""
+    """Shows intercepted lines through `show`, in its own thread."""
 
     def __init__(self, terminal_fd: int, show: Callable[[list[str]], None], *, clock: Clock) -> None:
         self._show = show
@@ -53,25 +53,25 @@ class OutputTap:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Makes processes started inside inherit the tap; no thread is started, as they may be forks."""
+        """Make processes started inside inherit the tap; no thread is started, as they may be forks."""
         self._divert()
         try:
             yield
         finally:
-            self._give_back()
+            self._release()
 
     def open(self) -> None:
-        """Starts to intercept and show everything."""
+        """Start to intercept and show everything."""
         self._divert()
         self._thread = threading.Thread(target=self._run, name="muster-output", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Restores the descriptors and shows everything printed so far; later output passes through."""
+        """Restore the descriptors and show everything printed so far; later output passes through."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._give_back()
+        self._release()
         if self._thread is None:
             for fd in (self._read, self._write, self._terminal):
                 os.close(fd)
@@ -87,7 +87,7 @@ class OutputTap:
         for fd in self._caught:
             os.dup2(self._write, fd)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         flush_streams()
         for fd, before in zip(self._caught, self._before, strict=False):
             os.dup2(before, fd)
@@ -109,7 +109,7 @@ class OutputTap:
             os.close(self._terminal)
 
     def _next(self) -> bytes | None:
-        """Returns what came in a short time; b"" for nothing, None at the end."""
+        """Return what came in a short time; b"" for nothing, None at the end."""
         ready, _, _ = select.select([self._read], [], [], HALF_LINE_S)
         if not ready:
             return b""
@@ -134,7 +134,7 @@ class OutputTap:
             self._drained.set()
 
     def _print_whole(self, whole: bytes) -> None:
-        """Shows as many lines as this second allows; counts the rest without decoding it."""
+        """Show as many lines as this second allows; counts the rest without decoding it."""
         if b"(raylet" in whole or b"(gcs_server" in whole:
             lines_of_trials = [line for line in whole.split(b"\n") if not _DAEMON.match(line)]
             if not lines_of_trials:
@@ -157,7 +157,7 @@ class OutputTap:
 
 
 def flush_streams() -> None:
-    """Writes out what Python still buffers."""
+    """Write out what Python still buffers."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.flush()
@@ -177,7 +177,7 @@ def _is_same_terminal(fd: int, terminal_fd: int) -> bool:
 
 
 class Screen:
-    """A Screen owns the terminal between `open` and `close`; both may be called twice."""
+    """Owns the terminal between `open` and `close`; both may be called twice."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
         self._stream = stream
@@ -199,7 +199,7 @@ class Screen:
         self._tap_for(fd).open()
 
     def _page(self) -> Console | None:
-        """Returns the console, made when first needed: rich is slow to load, and trials should not wait."""
+        """Return the console, made when first needed: rich is slow to load, and trials should not wait."""
         if self._console is None and self._own is not None:
             from rich.console import Console
 
@@ -224,7 +224,7 @@ class Screen:
 
     @contextmanager
     def catching(self) -> Iterator[None]:
-        """Makes processes started inside write to the tap; this process does not yet."""
+        """Make processes started inside write to the tap; this process does not yet."""
         with self._tap_for(self._stream.fileno()).caught():
             yield
 
@@ -233,7 +233,7 @@ class Screen:
         return getattr(self._stream, "encoding", None) or "ascii"
 
     def size(self) -> tuple[int, int]:
-        """Returns columns and lines, as they are now: users resize windows."""
+        """Return columns and lines, as they are now: users resize windows."""
         try:
             columns, lines = os.get_terminal_size((self._own or self._stream).fileno())
         except (OSError, ValueError):
@@ -241,7 +241,7 @@ class Screen:
         return (columns or 80, lines or 24)
 
     def draw(self, area: RenderableType) -> None:
-        """Replaces the live area. A terminal that has gone away is no reason to end an experiment."""
+        """Replace the live area. A terminal that has gone away is not a reason to end an experiment."""
         with self._lock, contextlib.suppress(OSError):
             page = self._page()
             if page is None:
@@ -262,7 +262,7 @@ class Screen:
             self._live.update(area, refresh=True)
 
     def print(self, *parts: RenderableType) -> None:
-        """Prints lines above the live area, or simply lines when there is none."""
+        """Print lines above the live area, or simply lines when there is none."""
         with self._lock, contextlib.suppress(OSError):
             page = self._page()
             if page is None:
@@ -271,14 +271,14 @@ class Screen:
                 page.print(part, soft_wrap=isinstance(part, str))
 
     def clear(self) -> None:
-        """Removes the live area; lines can still be printed."""
+        """Remove the live area; lines can still be printed."""
         with self._lock, contextlib.suppress(OSError):
             live, self._live = self._live, None
             if live is not None:
                 live.stop()
 
     def drain(self) -> None:
-        """Shows everything printed so far, and lets output pass as usual again."""
+        """Show everything printed so far, and lets output pass as usual again."""
         tap, self._tap = self._tap, None
         if tap is not None:
             tap.close()  # not under the lock: its thread may be waiting to print
@@ -306,7 +306,7 @@ REDRAW_S = 0.25
 
 
 class LiveReporter(PeriodicReporter):
-    """A LiveReporter shows what `verbose=1` shows on a terminal."""
+    """Shows what `verbose=1` shows on a terminal."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
         super().__init__(clock=clock, period_s=REDRAW_S)
@@ -329,7 +329,7 @@ class LiveReporter(PeriodicReporter):
         self._screen.draw(self._live_view().draw(snapshot, self._screen.size()))
 
     def _live_view(self) -> LiveView:
-        """Returns the view, which is made after the first step: loading rich takes a while."""
+        """Return the view, which is made after the first step: loading rich takes a while."""
         if self._view is None:
             from muster.tune.reporting.live_view import LiveView, glyphs_for
 

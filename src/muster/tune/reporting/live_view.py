@@ -1,4 +1,4 @@
-"""Draws a snapshot as styled lines for a terminal of a given size; imported lazily, because it loads rich.
+"""Draw a snapshot as styled lines for a terminal of a given size; imported lazily, because it loads rich.
 
 Columns keep their position and only grow, so that the table stands still while its numbers change.
 """
@@ -27,7 +27,7 @@ GAP = 2
 
 
 class Column(NamedTuple):
-    """A Column is one flat key of a config or of results."""
+    """One flat key of a config or of results."""
 
     key: str
     title: str
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 def columns_of(trials: Sequence[Trial], info: RunInfo) -> list[Column]:
-    """Returns parameters, then metrics; the optimised metric is the most important, then the iteration."""
+    """Return parameters, then metrics; the optimized metric is the most important, then the iteration."""
     found = columns_for(trials, info.parameters, info.metric)
     columns = [Column(key, shortened(key), True, 2) for key in found.parameters]
     for key in found.metrics:
@@ -47,7 +47,7 @@ def columns_of(trials: Sequence[Trial], info: RunInfo) -> list[Column]:
 
 
 class LiveTable:
-    """A LiveTable remembers columns and widths: columns are added and widened, never removed or narrowed."""
+    """Remembers columns and widths: columns are added and widened, never removed or narrowed."""
 
     def __init__(self, styles: Mapping[str, str], star: str) -> None:
         self._styles = styles
@@ -68,7 +68,7 @@ class LiveTable:
     def lines(
         self, trials: Sequence[Trial], width: int, starred: Sequence[Trial], *, interrupted: bool = False
     ) -> list[Text]:
-        """Returns a header and a line per trial."""
+        """Return a header and a line per trial."""
         self._status_width = len(INTERRUPTED if interrupted else "TERMINATED")
         rows = [self._cells(trial) for trial in trials]
         for row in rows:
@@ -92,7 +92,7 @@ class LiveTable:
         return lines
 
     def _fitting(self, width: int) -> list[str]:
-        """Returns the most important columns that fit beside name and status, in their usual order."""
+        """Return the most important columns that fit beside name and status, in their usual order."""
         left = width - 2 - self._widths[""] - 2 - self._status_width
         kept = set()
         for key in sorted(self._columns, key=lambda key: self._columns[key].importance):
@@ -127,7 +127,7 @@ STATUS_STYLES = {
 
 
 class Glyphs(NamedTuple):
-    """A Glyphs holds the signs of the view, for terminals that can show them and for those that cannot."""
+    """Holds the signs of the view, for terminals that can show them and for those that cannot."""
 
     done: str
     todo: str
@@ -149,7 +149,7 @@ def glyphs_for(encoding: str) -> Glyphs:
 
 
 class LiveView:
-    """A LiveView draws one experiment; it remembers the widths of its columns."""
+    """Draws one experiment; it remembers the widths of its columns."""
 
     def __init__(self, glyphs: Glyphs = UTF, *, home: str = "") -> None:
         self._glyphs = glyphs
@@ -157,7 +157,7 @@ class LiveView:
         self._table = LiveTable(STATUS_STYLES, glyphs.star)
 
     def draw(self, snapshot: ExperimentSnapshot, size: tuple[int, int]) -> RenderableType:
-        """Returns what fits into `size` (columns, lines): less important lines are left out first."""
+        """Return what fits into `size` (columns, lines): less important lines are left out first."""
         width, height = size
         head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
         head += [self._resources(snapshot), *self._best(snapshot, width)]
@@ -173,7 +173,7 @@ class LiveView:
         *,
         interrupted: bool,
     ) -> list[RenderableType]:
-        """Returns what stays on the terminal."""
+        """Return what stays on the terminal."""
         width = size[0]
         head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
         rows, more = summary.final_rows(snapshot, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
@@ -255,7 +255,7 @@ class LiveView:
         return [Text(), line]
 
     def _rows(self, snapshot: ExperimentSnapshot, room: int, width: int) -> list[Text]:
-        """Returns running trials, then the best, then the latest, as many as there is space for."""
+        """Return running trials, then the best, then the latest, as many as there is space for."""
         best = [each.trial for each in snapshot.best] or [*snapshot.front[:RECENT_ROWS]]
         others = [trial for trial in (*best, *snapshot.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
         running = snapshot.running[: max(1, room - 2 - len(others), (room - 2) // 2)]
@@ -276,7 +276,7 @@ class LiveView:
         return [*lines, *([Text(more, style="dim")] if more else []), Text()]
 
     def _failures(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:
-        """Returns the latest two failures: what happened, and where the traceback is."""
+        """Return the latest two failures: what happened, and where the traceback is."""
         lines: list[Text] = []
         for failed in snapshot.failures[-2:]:
             again = "" if failed.trial.status == "ERROR" else " (tried again)"
@@ -310,7 +310,7 @@ def _lines(lines: Sequence[Text], width: int) -> Group:
 
 
 def _fitting_words(words: Sequence[str], width: int) -> str:
-    """Returns as many whole words as fit, and how many more there are."""
+    """Return as many whole words as fit, and how many more there are."""
     for count in range(len(words), -1, -1):
         more = f" and {len(words) - count} more" if count < len(words) else ""
         text = "".join(f" {word}" for word in words[:count]) + more

@@ -1,4 +1,4 @@
-"""Shows an experiment in a notebook as one block of HTML in the cell's output, updated in place."""
+"""Show an experiment in a notebook as one block of HTML in the cell's output, updated in place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COLOURS = {"RUNNING": "#1a7fb5", "TERMINATED": "#2e8b57", "PAUSED": "#b58900", 
 
 
 def notebook_output() -> Show:
-    """Returns a function that shows HTML in the current cell, and replaces it from then on."""
+    """Return a function that shows HTML in the current cell, and replaces it from then on."""
     from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
 
     handle: list[Any] = []
@@ -53,7 +53,7 @@ def notebook_output() -> Show:
 
 
 class NotebookReporter(PeriodicReporter):
-    """A NotebookReporter shows HTML by what `output` returns, called once per run."""
+    """Shows HTML by what `output` returns, called once per run."""
 
     def __init__(self, *, clock: Clock, output: Callable[[], Show] = notebook_output) -> None:
         super().__init__(clock=clock, period_s=REFRESH_S)
@@ -91,7 +91,7 @@ def page(
     errors: TrialTable | None,
     interrupted: bool = False,
 ) -> str:
-    """Returns the whole block. Everything of the user's is escaped."""
+    """Return the whole block. Everything of the user's is escaped."""
     info = snapshot.info
     parts = [
         f"<b>{escape(info.name)}</b> <span style='opacity:.6'>{escape(info.searcher)} · "
@@ -153,7 +153,7 @@ GRID_ROWS = 20
 
 
 def grid_page(analysis: ExperimentAnalysis) -> str:
-    """Returns a finished experiment as HTML: counts, the best trials with their configs, and the errors."""
+    """Return a finished experiment as HTML: counts, the best trials with their configs, and the errors."""
     metric, mode = analysis.default_metric, analysis.default_mode
     trials = analysis.trials
     shown = best_first(trials, metric, mode)[:GRID_ROWS]

@@ -1,4 +1,4 @@
-"""Defines the base of reporters that show a snapshot of the experiment whenever one is due.
+"""Define the base of reporters that show a snapshot of the experiment whenever one is due.
 
 They are the plain, live and notebook reporters. Hooks cost about a microsecond; snapshots are spaced by
 what they cost, so that showing never takes more than a few percent of the time.
@@ -29,7 +29,7 @@ ENOUGH = 5  # finished trials that make the recent speed mean something
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSnapshot:
-    """An ExperimentSnapshot is one moment of an experiment."""
+    """One moment of an experiment."""
 
     info: RunInfo
     now: float  # wall clock
@@ -62,7 +62,7 @@ class ExperimentSnapshot:
 
 
 def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
-    """Returns all trials when they are few, else some of each status, the best and latest first."""
+    """Return all trials when they are few, else some of each status, the best and latest first."""
     if len(trials) <= ALL_UP_TO:
         return chosen(trials, snapshot.counts, ALL_UP_TO)
     best = [each.trial for each in snapshot.best if each.trial.status == "TERMINATED"]
@@ -77,7 +77,7 @@ def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list
 
 
 class ReportInterval:
-    """A ReportInterval allows one snapshot per period, and fewer when snapshots are slow to make.
+    """Allows one snapshot per period, and fewer when snapshots are slow to make.
 
     The fastest of the last few decides: one slow snapshot does not delay the next ones, nor does the first,
     which also loads what draws it.
@@ -90,13 +90,13 @@ class ReportInterval:
         self.due = float("-inf")
 
     def showed(self, began: float, ended: float) -> None:
-        """Notes that a snapshot took from `began` to `ended`, on the monotonic clock."""
+        """Note that a snapshot took from `began` to `ended`, on the monotonic clock."""
         self._costs.append(ended - began)
         self.due = max(began + self.period_s, ended + min(self._costs) * (1 / self._share - 1))
 
 
 class Speed:
-    """A Speed estimates trials per second from samples of the number of finished trials."""
+    """Estimates trials per second from samples of the number of finished trials."""
 
     def __init__(self, at: float, finished: int) -> None:
         self._first = (at, finished)
@@ -108,7 +108,7 @@ class Speed:
             self._seen.popleft()
 
     def per_second(self) -> float | None:
-        """Returns the recent speed if enough trials finished, else that since the start; None before any."""
+        """Return the recent speed if enough trials finished, else that since the start; None before any."""
         at, finished = self._seen[-1]
         for since, before in (self._seen[0], self._first):
             done, elapsed_s = finished - before, at - since
@@ -117,7 +117,7 @@ class Speed:
         return None
 
     def eta_s(self, total: int | None, budget_left_s: float | None) -> float | None:
-        """Returns the seconds left by the speed so far, or by the time budget if that is sooner."""
+        """Return the seconds left by the speed so far, or by the time budget if that is sooner."""
         per_second = self.per_second()
         left = [] if budget_left_s is None else [max(0.0, budget_left_s)]
         if total is not None and per_second:
@@ -129,7 +129,7 @@ SHOWN_BEST = 5
 
 
 class PeriodicReporter(Reporter):
-    """A PeriodicReporter keeps a tally; subclasses draw: `show` periodically, `conclude` at the end."""
+    """Keeps a tally; subclasses draw: `show` periodically, `conclude` at the end."""
 
     def __init__(self, *, clock: Clock, period_s: float) -> None:
         self._clock = clock
@@ -139,11 +139,11 @@ class PeriodicReporter(Reporter):
         self._speed: Speed | None = None
 
     def show(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
-        """Draws the current snapshot."""
+        """Draw the current snapshot."""
         raise NotImplementedError
 
     def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        """Draws how the run ended."""
+        """Draw how the run ended."""
         raise NotImplementedError
 
     def begin(self, info: RunInfo) -> None:
@@ -154,11 +154,11 @@ class PeriodicReporter(Reporter):
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         self._tally.reset(trials)
-        snapshot = replace(self.snapshot(trials), causes=self._tally.causes(trials))
-        if interrupted:
-            words = {"RUNNING": INTERRUPTED}
-            counts = {words.get(status, status): count for status, count in snapshot.counts.items()}
-            snapshot = replace(snapshot, counts=counts)
+        snapshot = self.snapshot(trials)
+        words, eta_s = ({"RUNNING": INTERRUPTED}, snapshot.eta_s) if interrupted else ({}, None)
+        counts = {words.get(status, status): count for status, count in snapshot.counts.items()}
+        causes = self._tally.causes(trials)
+        snapshot = replace(snapshot, counts=counts, causes=causes, eta_s=eta_s)
         self.conclude(snapshot, trials, interrupted=interrupted)
 
     # What CallbackList calls, by keyword
@@ -190,7 +190,7 @@ class PeriodicReporter(Reporter):
             self._pace.showed(began, self._clock.monotonic())
 
     def snapshot(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
-        """Returns a snapshot of this moment; its cost does not grow with the number of trials."""
+        """Return a snapshot of this moment; its cost does not grow with the number of trials."""
         tally, info, at = self._tally, self.info, self._clock.monotonic()
         tally.move_paused()
         elapsed_s = at - self._began

@@ -1,4 +1,4 @@
-"""Prints an experiment as lines for logs and pipes: no colours, no cursor, nothing is ever overwritten.
+"""Print an experiment as lines for logs and pipes: no colours, no cursor, nothing is ever overwritten.
 
 There is one line per finished or failed trial, a heartbeat every 30 s, and tables at the end. Of each kind of
 event only the first few in every window get a line; the rest is counted and reported as one line when the
@@ -27,7 +27,7 @@ from muster.tune.reporting.tables import (
     parameters_of,
     table_of,
 )
-from muster.tune.reporting.tally import last_line, lookup
+from muster.tune.reporting.tally import error_line, lookup
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -52,7 +52,7 @@ HIDDEN = frozenset(
 
 
 class EventReporter(PeriodicReporter):
-    """An EventReporter prints a line when a trial completes or fails; subclasses set `_event_lines`."""
+    """Prints a line when a trial completes or fails; subclasses set `_event_lines`."""
 
     _event_lines: EventLines
 
@@ -80,7 +80,7 @@ class DetailedEventReporter(EventReporter):
 
 
 class PlainReporter(EventReporter):
-    """A PlainReporter prints what `verbose=1` shows where there is no terminal."""
+    """Prints what `verbose=1` shows where there is no terminal."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, level: int = 1) -> None:
         super().__init__(clock=clock, period_s=HEARTBEAT_S)
@@ -129,7 +129,7 @@ class DetailedPlainReporter(DetailedEventReporter, PlainReporter):
 
 
 class EventLines:
-    """An EventLines prints a line per event of a trial; `level` is RunConfig.verbose."""
+    """Prints a line per event of a trial; `level` is RunConfig.verbose."""
 
     def __init__(
         self, print_line: Callable[[str], None], *, clock: Clock, level: int, frame: BoxCharacters
@@ -171,14 +171,14 @@ class EventLines:
         iterations = trial.last_result.get("training_iteration", 0)
         lines = [f"Trial {trial} errored after {iterations} iterations {self._when()}"]
         if message:
-            lines.append(f"  {last_line(message)}")
+            lines.append(f"  {error_line(message)}")
         if file := summary.error_file(trial):
             lines.append(f"Error file: {file}")
         self._print("\n".join(lines))
 
     def retried(self, trial: Trial, message: str) -> None:
         if self._is_within_limit("retried"):
-            self._print(f"Trial {trial} failed and is tried again: {last_line(message)}")
+            self._print(f"Trial {trial} failed and is tried again: {error_line(message)}")
 
     def reported(self, trial: Trial, result: Mapping[str, Any]) -> None:
         if not self._is_within_limit("result"):
@@ -195,7 +195,7 @@ class EventLines:
             self._print(f"Trial {trial} saved a checkpoint for iteration {iteration} at: {where}")
 
     def new_window(self) -> None:
-        """Prints in one line what was left out, and starts counting anew."""
+        """Print in one line what was left out, and start counting from 0."""
         left = {kind: count - self._limit for kind, count in self._counts.items() if count > self._limit}
         self._counts = dict.fromkeys(_KINDS, 0)
         if left:
@@ -246,7 +246,7 @@ def time_line(snapshot: ExperimentSnapshot) -> str:
 
 
 def resource_line(capacity: Mapping[str, float], used: Mapping[str, float]) -> str:
-    """Returns CPUs and GPUs always, other resources when there are any, memory when trials request it."""
+    """Return CPUs and GPUs always, other resources when there are any, memory when trials request it."""
     parts = [f"{_used(used, name)}/{amount(capacity.get(name, 0))} {name}s" for name in ("CPU", "GPU")]
     for name, total in capacity.items():
         if name not in ("CPU", "GPU", "memory") or (name == "memory" and used.get(name)):
@@ -267,7 +267,7 @@ def heartbeat(snapshot: ExperimentSnapshot) -> str:
 def conclusion(
     snapshot: ExperimentSnapshot, trials: Sequence[Trial], frame: BoxCharacters, *, interrupted: bool
 ) -> str:
-    """Returns the summary: counts, the best, all trials, what failed, where the files are."""
+    """Return the summary: counts, the best, all trials, what failed, where the files are."""
     parts = [status_line(snapshot.counts), time_line(snapshot)]
     rows, more = summary.final_rows(snapshot, trials, interrupted=interrupted)
     if rows:
@@ -284,7 +284,7 @@ def conclusion(
 
 
 def result_table(trial: Trial, result: Mapping[str, Any], frame: BoxCharacters) -> str:
-    """Returns one result as a table: the keys that muster fills in first, then what the trial reported."""
+    """Return one result as a table: the keys that muster fills in first, then what the trial reported."""
     flat = {
         key: value
         for key, value in flatten(result).items()

@@ -1,4 +1,4 @@
-"""Defines Reporter, the base of all that show an experiment, and chooses one for a run.
+"""Define Reporter, the base of all that show an experiment, and chooses one for a run.
 
 A Reporter is a Callback with four more calls, made by the tuner around the run. It overrides no hook, so a
 silent experiment pays nothing.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LiveAmounts(Mapping[str, float]):
-    """A LiveAmounts reads `read()` anew each time: a cluster grows and shrinks."""
+    """Reads `read()` again each time: a cluster grows and shrinks."""
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._read = read
@@ -38,11 +38,11 @@ class LiveAmounts(Mapping[str, float]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """A RunInfo describes a run; its callables are called per snapshot and must be cheap and not raise."""
+    """Describes a run; its callables are called per snapshot and must be cheap and not raise."""
 
     name: str
     directory: str
-    metric: str | None = None  # None: nothing is optimised, or several metrics at once
+    metric: str | None = None  # None: nothing is optimized, or several metrics at once
     mode: str | None = None
     objectives: Mapping[str, str] = field(default_factory=dict)  # several metrics, and the mode of each
     constraints: Mapping[str, float] = field(default_factory=dict)
@@ -62,13 +62,13 @@ class RunInfo:
 
 
 class Reporter(Callback):
-    """A Reporter shows nothing, except how to continue after Ctrl-C: that goes to standard error."""
+    """Shows nothing, except how to continue after Ctrl-C: that goes to standard error."""
 
     info: RunInfo
     prints_errors = True  # TUNE_PRINT_ALL_TRIAL_ERRORS
 
     def catching(self) -> AbstractContextManager[None]:
-        """Makes processes started inside print through the reporter, which keeps a live view intact."""
+        """Make processes started inside print through the reporter, which keeps a live view intact."""
         return nullcontext()
 
     def begin(self, info: RunInfo) -> None:
@@ -76,7 +76,7 @@ class Reporter(Callback):
         self.info = info
 
     def note(self, text: str) -> None:
-        """Shows a line, such as a warning; may be called between `begin` and `end`."""
+        """Show a line, such as a warning; may be called between `begin` and `end`."""
         from muster.tune.reporting.formats import SafeStream
 
         SafeStream(sys.stderr).print(text)
@@ -90,7 +90,7 @@ class Reporter(Callback):
             SafeStream(sys.stderr).print("\n".join(resume_lines(self.info, trials)))
 
     def abort(self) -> None:
-        """Restores the terminal when an exception leaves the run. May be called at any time, also twice."""
+        """Restore the terminal when an exception leaves the run. May be called at any time, also twice."""
 
 
 def reporter_for(
@@ -101,7 +101,7 @@ def reporter_for(
     stream: TextIO | None = None,
     is_notebook: bool | None = None,
 ) -> Reporter:
-    """Returns a reporter for this run.
+    """Return a reporter for this run.
 
     `stream` is standard output and `is_notebook` is detected unless given. `RunConfig.progress_reporter` is
     used by its own protocol, RAY_AIR_NEW_OUTPUT=0 selects Ray's older text, and `verbose=0` shows nothing.
@@ -130,13 +130,13 @@ def reporter_for(
 
 
 def in_notebook() -> bool:
-    """Returns whether a notebook's kernel runs this; a plain IPython shell is a terminal."""
+    """Return whether a notebook's kernel runs this; a plain IPython shell is a terminal."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
 def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Returns whether a stream is a terminal whose cursor can move."""
+    """Return whether a stream is a terminal whose cursor can move."""
     try:
         is_terminal = stream.isatty()
         stream.fileno()

@@ -1,4 +1,4 @@
-"""Formats the end of a run: what failed, where the files are, how to continue a run that was stopped."""
+"""Format the end of a run: what failed, where the files are, how to continue a run that was stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRONT_SHOWN = 10
 
 
 def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
-    """Returns what a user who pressed Ctrl-C needs to know, or whose budget or deadline has ended a run."""
+    """Return what a user who pressed Ctrl-C needs to know, or whose budget or deadline has ended a run."""
     finished = sum(trial.is_finished() for trial in trials)
     planned = info.total if info.total is not None else len(trials)
     if limit := info.ended_by():
@@ -44,7 +44,7 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
 
 
 def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
-    """Returns the best trial with all its parameters, to be copied."""
+    """Return the best trial with all its parameters, to be copied."""
     trial, info = snapshot.best_trial, snapshot.info
     if snapshot.front:
         goals = ", ".join(f"{mode} {metric}" for metric, mode in info.objectives.items())
@@ -62,7 +62,7 @@ def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
 
 
 def where_lines(snapshot: ExperimentSnapshot, home: str = "") -> list[str]:
-    """Returns where the files are, and how to look at them."""
+    """Return where the files are, and how to look at them."""
     place = home_relative(shlex.quote(snapshot.info.directory), home)
     return [f"Results: {place}", f"  look at them:  {snapshot.info.program} tune show {place}"]
 
@@ -74,7 +74,7 @@ def final_rows(
     max_rows: int = FINAL_ROWS,
     interrupted: bool = False,
 ) -> tuple[list[Trial], str]:
-    """Returns trials that ran, the best first within their status; of very many some of each status."""
+    """Return trials that ran, the best first within their status; of very many some of each status."""
     tried = [trial for trial in trials if trial.status != "PENDING"] if interrupted else trials
     ranked = best_first(tried, snapshot.info.metric, snapshot.info.mode)
     kept, left = fair_choice(ranked, max_rows)
@@ -82,7 +82,7 @@ def final_rows(
 
 
 def error_table(trials: Sequence[Trial], max_rows: int = ERROR_ROWS) -> TrialTable | None:
-    """Returns trials that failed at least once; `*` marks those that succeeded after all."""
+    """Return trials that failed at least once; `*` marks those that succeeded after all."""
     failed = [trial for trial in trials if trial.num_failures or trial.status == "ERROR"]
     if not failed:
         return None
@@ -98,7 +98,7 @@ def error_table(trials: Sequence[Trial], max_rows: int = ERROR_ROWS) -> TrialTab
 
 
 def cause_lines(snapshot: ExperimentSnapshot) -> list[str]:
-    """Returns `6 trials failed: ValueError: no luck (train.py:12)`, one line for each kind of failure."""
+    """Return `6 trials failed: ValueError: no luck (train.py:12)`, one line for each kind of failure."""
     lines = [
         f"{count:,} trial{'s' if count > 1 else ''} failed{f': {cause}' if cause else ''}"
         for cause, count in snapshot.causes[:CAUSES_SHOWN]
@@ -108,7 +108,7 @@ def cause_lines(snapshot: ExperimentSnapshot) -> list[str]:
 
 
 def error_lines(trials: Sequence[Trial]) -> tuple[str, str]:
-    """Returns the lines above and below the table of errors."""
+    """Return the lines above and below the table of errors."""
     errored = sum(trial.status == "ERROR" for trial in trials)
     recovered = any(trial.status == "TERMINATED" and trial.num_failures for trial in trials)
     after = "* The trial terminated successfully after retrying." if recovered else ""
@@ -116,7 +116,7 @@ def error_lines(trials: Sequence[Trial]) -> tuple[str, str]:
 
 
 def error_file(trial: Trial) -> str:
-    """Returns where the whole traceback is; "" when nothing was written."""
+    """Return where the whole traceback is; "" when nothing was written."""
     if not trial.error_filename:
         return ""
     return f"{trial.local_path}/{trial.error_filename}" if trial.local_path else trial.error_filename

@@ -1,4 +1,4 @@
-"""Chooses trials and columns of tables, and draws tables as text."""
+"""Choose trials and columns of tables, and draws tables as text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOT_INFERRED = frozenset(AUTO_RESULT_KEYS) | frozenset(KNOWN_METRICS) | {SHOULD
 
 
 class TrialTable(NamedTuple):
-    """A TrialTable is text, ready to be drawn; `more` says how many have no row: `7 more TERMINATED`."""
+    """Text, ready to be drawn; `more` says how many have no row: `7 more TERMINATED`."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -43,7 +43,7 @@ class TrialTable(NamedTuple):
 
 
 class TrialColumns(NamedTuple):
-    """A TrialColumns holds flat keys of the config and of results, with their titles."""
+    """Holds flat keys of the config and of results, with their titles."""
 
     parameters: Mapping[str, str]
     metrics: Mapping[str, str]
@@ -52,7 +52,7 @@ class TrialColumns(NamedTuple):
 def columns_for(
     trials: Sequence[Trial], parameters: Sequence[str], metric: str | None, *, limit: int = INFERRED
 ) -> TrialColumns:
-    """Returns the searched parameters, the usual metrics that occur, the optimised one, and a few others."""
+    """Return the searched parameters, the usual metrics that occur, the optimized one, and a few others."""
     flats = [flatten(trial.last_result) for trial in trials]
     metrics = {key: title for key, title in KNOWN_METRICS.items() if any(key in flat for flat in flats)}
     inferred: dict[str, str] = {}
@@ -75,7 +75,7 @@ def table_of(
 
 
 def status_of(trial: Trial, interrupted: bool) -> str:
-    """Returns what users read: after Ctrl-C nothing runs any more."""
+    """Return what users read: after Ctrl-C nothing runs any more."""
     return INTERRUPTED if interrupted and trial.status == "RUNNING" else trial.status
 
 
@@ -89,26 +89,26 @@ def row_of(
 
 
 def parameter(trial: Trial, key: str) -> Any:  # noqa: ANN401 - a user's value
-    """Returns the value of a searched parameter, from the config first: a scheduler may have changed it."""
+    """Return the value of a searched parameter, from the config first: a scheduler may have changed it."""
     found = lookup(trial.config, key)
     return trial.evaluated_params.get(key) if found is None else found
 
 
 def parameters_of(trial: Trial, keys: Sequence[str]) -> dict[str, Any]:
-    """Returns the searched parameters of one trial; all evaluated ones when the searched ones are unknown."""
+    """Return the searched parameters of one trial; all evaluated ones when the searched ones are unknown."""
     if not keys:
         return dict(trial.evaluated_params or trial.config)
     return {key: parameter(trial, key) for key in keys}
 
 
 def in_order(trials: Iterable[Trial]) -> list[Trial]:
-    """Returns trials by status, in the order in which statuses are shown; within one, as they came."""
+    """Return trials by status, in the order in which statuses are shown; within one, as they came."""
     place = {status: index for index, status in enumerate(STATUSES)}
     return sorted(trials, key=lambda trial: place[trial.status])
 
 
 def best_first(trials: Iterable[AnyTrial], metric: str | None, mode: str | None) -> list[AnyTrial]:
-    """Sorts by the last value of a metric; without a metric, a mode or a finite value, as they came."""
+    """Sort by the last value of a metric; without a metric, a mode or a finite value, as they came."""
     if metric is None or mode is None:
         return list(trials)
 
@@ -120,7 +120,7 @@ def best_first(trials: Iterable[AnyTrial], metric: str | None, mode: str | None)
 
 
 def chosen(trials: Iterable[Trial], counts: Mapping[str, int], per_status: int) -> tuple[list[Trial], str]:
-    """Returns the first few of each status, and in words how many more there are."""
+    """Return the first few of each status, and in words how many more there are."""
     kept: list[Trial] = []
     shown = dict.fromkeys(STATUSES, 0)
     for trial in in_order(trials):
@@ -132,12 +132,12 @@ def chosen(trials: Iterable[Trial], counts: Mapping[str, int], per_status: int) 
 
 
 def more_text(left: Mapping[str, int]) -> str:
-    """Returns `7 more TERMINATED, 33 more PENDING`."""
+    """Return `7 more TERMINATED, 33 more PENDING`."""
     return ", ".join(f"{count:,} more {status}" for status, count in left.items() if count > 0)
 
 
 def fair_choice(trials: Sequence[Trial], max_rows: float) -> tuple[list[Trial], dict[str, int]]:
-    """Returns trials such that each status gets its share of the rows, and how many were left out."""
+    """Return trials such that each status gets its share of the rows, and how many were left out."""
     by_status = {status: [t for t in trials if t.status == status] for status in STATUSES}
     kept = dict.fromkeys(STATUSES, 0)
     room = max_rows
@@ -151,7 +151,7 @@ def fair_choice(trials: Sequence[Trial], max_rows: float) -> tuple[list[Trial], 
 
 
 class BoxCharacters(NamedTuple):
-    """A BoxCharacters says what a table is drawn with: corners, sides, lines, and what is between columns."""
+    """Says what a table is drawn with: corners, sides, lines, and what is between columns."""
 
     top: str
     middle: str
@@ -168,7 +168,7 @@ PSQL = BoxCharacters("++", "||", "++", "|", "-", " | ", "-+-")  # Ray's tables
 
 
 def frame_for(encoding: str | None) -> BoxCharacters:
-    """Returns box lines when the stream can show them, else ASCII."""
+    """Return box lines when the stream can show them, else ASCII."""
     try:
         "╭─│".encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -177,7 +177,7 @@ def frame_for(encoding: str | None) -> BoxCharacters:
 
 
 def framed(headers: Sequence[str], rows: Sequence[Sequence[str]], frame: BoxCharacters = BOX) -> str:
-    """Draws a table; columns of numbers are aligned right, the rest left. A header may have two lines."""
+    """Draw a table; columns of numbers are aligned right, the rest left. A header may have two lines."""
     split = [header.split("\n") for header in headers]
     height = max((len(parts) for parts in split), default=1)
     head = list(zip(*([""] * (height - len(parts)) + parts for parts in split), strict=True))
@@ -189,7 +189,7 @@ def framed(headers: Sequence[str], rows: Sequence[Sequence[str]], frame: BoxChar
 
 
 def listed(title: Sequence[str], rows: Sequence[tuple[str, str]], frame: BoxCharacters = BOX) -> str:
-    """Draws two columns, name and value, below a title of one or two cells."""
+    """Draw two columns, name and value, below a title of one or two cells."""
     is_pair = len(title) == 2
     widths = _widths([tuple(title), *rows] if is_pair else rows)
     widths[1] = max(widths[1], 0 if is_pair else len(title[0]) - len(frame.gap) - widths[0])

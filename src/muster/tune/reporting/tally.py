@@ -1,4 +1,4 @@
-"""Keeps counts per status, the running trials, the best few and the latest, up to date per event.
+"""Keep counts per status, the running trials, the best few and the latest, up to date per event.
 
 Every call of an event is O(1), whatever the number of trials: experiments end thousands of trials per second.
 PeriodicReporter calls it; it shows nothing.
@@ -31,7 +31,7 @@ _LIBRARIES = ("site-packages", "/muster/", "/lib/python3", "<frozen")
 
 
 class ScoreRank(NamedTuple):
-    """A ScoreRank is a trial and its score: smaller is better, the one created first wins."""
+    """A trial and its score: smaller is better, the one created first wins."""
 
     key: float
     order: int
@@ -39,14 +39,14 @@ class ScoreRank(NamedTuple):
 
 
 class FailureLine(NamedTuple):
-    """A FailureLine is the latest failure of a trial, in one line."""
+    """The latest failure of a trial, in one line."""
 
     trial: Trial
     message: str
 
 
 class ExperimentTally:
-    """An ExperimentTally counts what happened so far. Without a metric and its mode no trial is best."""
+    """Counts what happened so far. Without a metric and its mode no trial is best."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ExperimentTally:
         self.recent: deque[Trial] = deque(maxlen=KEPT_RECENT)
 
     def reset(self, trials: Iterable[Trial]) -> None:
-        """Counts every trial once: at the start, when there may be restored ones."""
+        """Count every trial once: at the start, when there may be restored ones."""
         self._clear()
         for trial in trials:
             status = trial.status
@@ -116,7 +116,7 @@ class ExperimentTally:
 
     def noted_failure(self, trial: Trial, message: str) -> None:
         self.failures.pop(trial.trial_id, None)
-        what = last_line(message)
+        what = error_line(message)
         place = place_of(message)
         shown = f"{what} ({place})" if what and place else what
         self.failures[trial.trial_id] = FailureLine(trial, shown)
@@ -129,7 +129,7 @@ class ExperimentTally:
             del self.failures[next(iter(self.failures))]
 
     def causes(self, trials: Iterable[Trial]) -> list[tuple[str, int]]:
-        """Returns why trials failed in the end, the most frequent reason first."""
+        """Return why trials failed in the end, the most frequent reason first."""
         counted = Counter(
             self._cause_of.get(trial.trial_id, "") for trial in trials if trial.status == "ERROR"
         )
@@ -144,7 +144,7 @@ class ExperimentTally:
         return self.terminated + self.errored
 
     def move_paused(self) -> None:
-        """Moves paused trials before a snapshot, because no hook reports a pause."""
+        """Move paused trials before a snapshot, because no hook reports a pause."""
         for trial in [trial for trial in self.running.values() if trial.status in ("PAUSED", "PENDING")]:
             del self.running[trial.trial_id]
             if trial.status == "PAUSED":  # else it was suspended, for want of money or time
@@ -152,7 +152,7 @@ class ExperimentTally:
             self._offer(trial)
 
     def counts(self, created: int, starting: int = 0) -> dict[str, int]:
-        """Returns trials per status, in the order in which statuses are shown; `starting` of the pending."""
+        """Return trials per status, in the order in which statuses are shown; `starting` of the pending."""
         known = len(self.running) + len(self.paused) + self.finished
         pending = max(0, created - known)
         starting = min(starting, pending)
@@ -161,7 +161,7 @@ class ExperimentTally:
         return {STARTING: starting, **counted} if starting else counted
 
     def ranked(self, count: int) -> list[ScoreRank]:
-        """Returns the best trials by their last result, running ones among them."""
+        """Return the best trials by their last result, running ones among them."""
         if self.metric is None:
             return []
         live = [
@@ -174,7 +174,7 @@ class ExperimentTally:
         return sorted([*live, *self.best[:count]], key=_order)[:count]
 
     def front(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the trials that no other one beats in all objectives, running ones among them.
+        """Return the trials that no other one beats in all objectives, running ones among them.
 
         Once none runs, all are compared: one that continued may have become worse than others before it.
         """
@@ -207,7 +207,7 @@ class ExperimentTally:
         del self.best[KEPT_BEST:]
 
     def _withdraw(self, trial: Trial) -> None:
-        """Removes a trial that continues from those that wait with their result."""
+        """Remove a trial that continues from those that wait with their result."""
         self._front = [one for one in self._front if one is not trial]
         if any(each.trial is trial for each in self.best):
             self.best = [each for each in self.best if each.trial is not trial]
@@ -221,7 +221,7 @@ def _order(scored: ScoreRank) -> tuple[float, int]:
 
 
 def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user's value
-    """Returns a value by its flat key, `a/b` for `{"a": {"b": ...}}`; None when it is not there."""
+    """Return a value by its flat key, `a/b` for `{"a": {"b": ...}}`; None when it is not there."""
     if key in values or "/" not in key:
         return values.get(key)
     found: Any = values
@@ -236,7 +236,7 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user
 
 
 def place_of(traceback: str) -> str:
-    """Returns `file.py:12`, where the user's code failed: the innermost place outside of libraries."""
+    """Return `file.py:12`, where the user's code failed: the innermost place outside of libraries."""
     places = PLACE.findall(traceback)
     own = [each for each in places if is_own(each[0])]
     for file, line in reversed(own or places):
@@ -245,11 +245,16 @@ def place_of(traceback: str) -> str:
 
 
 def is_own(file: str) -> bool:
-    """Returns whether a file of a traceback is the user's, not a library's."""
+    """Return whether a file of a traceback is the user's, not a library's."""
     return not any(part in file for part in _LIBRARIES)
 
 
-def last_line(text: str) -> str:
-    """Returns the line of a traceback that says what happened."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return printable(lines[-1]) if lines else ""
+def error_line(text: str) -> str:
+    """Return what happened: the first line after the frames of a traceback; the last line of other texts."""
+    _, header, after = text.rpartition("Traceback (most recent call last):")
+    lines = [line for line in after.splitlines() if line.strip(" |+-")]  # the marks of an exception group
+    raised = [at for at, line in enumerate(lines) if header and not line[0].isspace()]
+    if not raised:
+        return printable(lines[-1].strip(" |+-\t")) if lines else ""
+    line, *rest = (each.strip() for each in lines[raised[0] :])
+    return printable(f"{line} {rest[0]}" if line.endswith(":") and rest else line)

@@ -1,4 +1,4 @@
-"""Exports the public schedulers, each loaded when it is first used."""
+"""Export the public schedulers, each loaded when it is first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements the promotion rule of ASHA: Algorithm 2 of Li et al., for a controller that can pause trials.
+"""Implement the promotion rule of ASHA: Algorithm 2 of Li et al., for a controller that can pause trials.
 
 AsyncHyperBandScheduler calls it. Decisions on results depend on earlier results alone; only `choose` checks
 which trials are paused, so a replay of the results leads to the same state.
@@ -33,7 +33,7 @@ class AshaParameters(NamedTuple):
     seed: int | None
 
     def check(self, component: str) -> AshaParameters:
-        """Returns these parameters as plain numbers; ValueError names the parameter to change."""
+        """Return these parameters as plain numbers; ValueError names the parameter to change."""
         refuse(
             component,
             (self.max_t <= 0, f"max_t is {self.max_t}; it must be greater than 0"),
@@ -66,7 +66,7 @@ Shown = Callable[[Score], str]  # a score as the user knows it: "loss = 0.3"
 
 
 class PromotionRung:
-    """A PromotionRung holds the scores at one milestone, those of failed and finished trials included."""
+    """Holds the scores at one milestone, those of failed and finished trials included."""
 
     def __init__(self, milestone: float, eta: float) -> None:
         self.milestone = milestone
@@ -95,7 +95,7 @@ class PromotionRung:
         return self._ranks[trial_id]
 
     def is_promotable(self, trial_id: str) -> bool:
-        """Returns whether a score is among the best 1/eta of those seen here; NaN never is."""
+        """Return whether a score is among the best 1/eta of those seen here; NaN never is."""
         is_top = bool(self._top) and self._ranks[trial_id] <= _negated(self._top[0])
         return is_top and self.is_comparable(trial_id)
 
@@ -106,18 +106,18 @@ class PromotionRung:
         heappush(self._waiting, (self._ranks[trial_id], trial_id))
 
     def described(self, trial_id: str, verb: str, shown: Shown) -> str:
-        """Returns where a trial stands here, in words: "rung 9: loss = 0.3 is among the best 1/3 of 7"."""
+        """Return where a trial stands here, in words: "rung 9: loss = 0.3 is among the best 1/3 of 7"."""
         share, count = in_words(self._eta), counted(len(self.scores), "result")
         score = shown(self.scores[trial_id])
         return f"rung {in_words(self.milestone)}: {score} {verb} among the best 1/{share} of {count}"
 
     @property
     def summary(self) -> str:
-        """Returns the score of the worst trial that may be promoted."""
+        """Return the score of the worst trial that may be promoted."""
         return str(self._top[0][0] if self._top else None)
 
     def best_waiting(self, lookup: Lookup, waits_at: MutableMapping[str, PromotionRung]) -> Trial | None:
-        """Returns the best trial that waits here and may be promoted; `waits_at` is updated on the way."""
+        """Return the best trial that waits here and may be promoted; `waits_at` is updated on the way."""
         leaving, found = [], None
         while self._waiting and self.is_promotable(self._waiting[0][1]):
             entry = self._waiting[0]
@@ -136,12 +136,12 @@ class PromotionRung:
 
 
 def is_resting(trial: Trial) -> bool:
-    """Returns whether a trial is paused and has no process: it can be started now."""
+    """Return whether a trial is paused and has no process: it can be started now."""
     return trial.status == "PAUSED" and getattr(trial, "state", None) is not TrialState.STOPPING
 
 
 def is_active(find: Lookup, trial_id: str) -> bool:
-    """Returns whether there is such a trial, and it has or gets a process."""
+    """Return whether there is such a trial, and it has or gets a process."""
     trial = find(trial_id)
     return trial is not None and not is_resting(trial)
 
@@ -154,27 +154,51 @@ Live = Mapping[str, int]  # trials that are not finished, and their brackets
 Standing = tuple[Rung, Rank, Trial]  # the highest rung, the place there
 
 
-class PromotionRule:
-    """A PromotionRule holds brackets of rungs, lowest first; the last one, at `max_t`, promotes no trial."""
+class AshaRule:
+    """Holds brackets of rungs; a subclass decides who continues.
 
-    def __init__(self, parameters: AshaParameters, make_rung: Callable[..., Rung] = PromotionRung) -> None:
-        self._max_t = parameters.max_t
-        self._stop_last_trials = parameters.stop_last_trials
-        eta = parameters.reduction_factor
+    `times` returns the milestones of a bracket, in the order of its rungs.
+    """
+
+    def __init__(
+        self, parameters: AshaParameters, times: Callable[..., list[float]], make_rung: Callable[..., Rung]
+    ) -> None:
+        self._max_t, self._stop_last_trials = parameters.max_t, parameters.stop_last_trials
         self._brackets: list[list[Rung]] = [
-            [make_rung(milestone, eta) for milestone in _milestones(parameters, bracket)]
+            [make_rung(time, parameters.reduction_factor) for time in times(parameters, bracket)]
             for bracket in range(parameters.brackets)
         ]
+        self.rungs_per_bracket = [len(rungs) for rungs in self._brackets]
+
+    def bracket_of(self, trial_id: str) -> int | None:
+        """Return the bracket in which the trial has been judged before."""
+        for bracket, rungs in enumerate(self._brackets):
+            if any(trial_id in rung.scores for rung in rungs):
+                return bracket
+        return None
+
+    def to_plain(self) -> Plain:
+        return {"brackets": [[rung.scores for rung in rungs] for rungs in self._brackets]}
+
+    def from_plain(self, state: Plain, live: Live) -> None:
+        del live  # which trials live makes no difference to a score
+        for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
+            for rung, scores in zip(rungs, saved, strict=True):
+                for trial_id, score in scores.items():
+                    rung.record(trial_id, as_score(score))
+
+
+class PromotionRule(AshaRule):
+    """Holds brackets of rungs, lowest first; the last one, at `max_t`, promotes no trial."""
+
+    def __init__(self, parameters: AshaParameters, make_rung: Callable[..., Rung] = PromotionRung) -> None:
+        super().__init__(parameters, _milestones, make_rung)
         below_max = [rung for rungs in self._brackets for rung in rungs[:-1]]
         self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
         self._is_settled = False  # a promoted trial has ended or reached max_t
         self._waits_at: dict[str, Rung] = {}  # asked to pause, without an event since
         self.passed: Any = None  # the rung that the last result reached
         self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
-
-    @property
-    def rungs_per_bracket(self) -> list[int]:
-        return [len(rungs) for rungs in self._brackets]
 
     def judge(self, bracket: int, trial_id: str, time: float, score: Score) -> str:
         self._waits_at.pop(trial_id, None)  # it runs: the heaps of those who wait stay short
@@ -188,7 +212,7 @@ class PromotionRule:
         return PAUSE
 
     def why(self, decision: str, trial_id: str, time: float, score: Score, shown: Shown) -> str:
-        """Returns why `judge` has just decided so, in words; called when a rung was reached, or `max_t`."""
+        """Return why `judge` has just decided so, in words; called when a rung was reached, or `max_t`."""
         del score
         if time >= self._max_t or self.passed is None:
             return f"it reached max_t = {in_words(self._max_t)}"
@@ -196,7 +220,7 @@ class PromotionRule:
         return f"at {self.passed.described(trial_id, verb, shown)}"
 
     def record(self, bracket: int, trial_id: str, time: float, score: Score) -> Rung | None:
-        """Fills every rung that is newly reached; returns the highest of them, if any."""
+        """Fill every rung that is newly reached; returns the highest of them, if any."""
         reached = None
         for rung in self._brackets[bracket]:
             if time >= rung.milestone and trial_id not in rung.scores:
@@ -207,7 +231,7 @@ class PromotionRule:
         return reached
 
     def end(self, bracket: int, trial_id: str, time: float, score: Score) -> None:
-        """Records a last result; one at `max_t` means that no other trial need be promoted to the end."""
+        """Record a last result; one at `max_t` means that no other trial need be promoted to the end."""
         self.record(bracket, trial_id, time, score)
         rung = self._highest(bracket, trial_id)
         furthest = max((r.milestone for r in self._high_to_low if r.scores), default=None)
@@ -222,15 +246,8 @@ class PromotionRule:
         rung.wait(trial_id)
         self._waits_at[trial_id] = rung
 
-    def bracket_of(self, trial_id: str) -> int | None:
-        """Returns the bracket in which the trial has been judged before."""
-        for bracket in range(len(self._brackets)):
-            if self._highest(bracket, trial_id) is not None:
-                return bracket
-        return None
-
     def choose(self, tune_controller: ControllerView, live: Live, shown: Shown) -> Trial | None:
-        """Returns a promotion from the highest rung that has one, else a new trial: get_job of the paper."""
+        """Return a promotion from the highest rung that has one, else a new trial: get_job of the paper."""
         trial = self._promotion(tune_controller, shown)
         if trial is None:
             waiting = first_waiting(tune_controller)
@@ -251,9 +268,9 @@ class PromotionRule:
         return None
 
     def _when_nothing_can_run(self, tune_controller: ControllerView, live: Live) -> Trial | None:
-        """Chooses among paused trials none of which is good enough, when no new ones come.
+        """Choose among paused trials none of which is good enough, when no new ones come.
 
-        No trial may wait for ever. While the searcher waits (at a limit on concurrent trials), the least
+        No trial may wait forever. While the searcher waits (at a limit on concurrent trials), the least
         promising one ends to make space. When there is nothing more to try, the best one runs to `max_t` if
         none got there, and then the others end.
         """
@@ -292,7 +309,7 @@ class PromotionRule:
         return best
 
     def _any_trial_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
-        """Returns whether a later event can change anything; searches all trials only without hints."""
+        """Return whether a later event can change anything; searches all trials only without hints."""
         find = tune_controller.get_trial
         while self._maybe_active:
             trial_id, _ = self._maybe_active.popitem()
@@ -310,14 +327,11 @@ class PromotionRule:
             yield [(rung.milestone, rung.summary) for rung in reversed(rungs)]
 
     def to_plain(self) -> Plain:
-        brackets = [[rung.scores for rung in rungs] for rungs in self._brackets]
-        return {"brackets": brackets, "is_settled": self._is_settled}
+        return {**super().to_plain(), "is_settled": self._is_settled}
 
     def from_plain(self, state: Plain, live: Live) -> None:
-        """Restores a rule. Waiting trials are not saved: every live trial may wait at its highest rung."""
-        for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
-            for rung, scores in zip(rungs, saved, strict=True):
-                record_all(rung, scores)
+        """Restore a rule. Waiting trials are not saved: every live trial may wait at its highest rung."""
+        super().from_plain(state, live)
         for trial_id, bracket in live.items():
             highest = self._highest(bracket, trial_id)
             if highest is not None and highest.milestone < self._max_t:
@@ -325,17 +339,12 @@ class PromotionRule:
         self._is_settled = state["is_settled"]
 
 
-def record_all(rung: Rung, scores: Plain) -> None:
-    for trial_id, score in scores.items():
-        rung.record(trial_id, as_score(score))
-
-
 def as_score(saved: Any) -> Score:  # noqa: ANN401 - plain data
     return tuple(map(tuple, saved)) if isinstance(saved, list) else saved
 
 
 def _milestones(parameters: AshaParameters, bracket: int) -> list[float]:
-    """Returns grace_period * reduction_factor ** k as long as it is below max_t, then max_t."""
+    """Return grace_period * reduction_factor ** k as long as it is below max_t, then max_t."""
     steps, milestone = [], parameters.grace_period * parameters.reduction_factor**bracket
     while milestone < parameters.max_t:
         steps.append(milestone)

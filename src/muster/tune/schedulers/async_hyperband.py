@@ -1,9 +1,9 @@
-"""Implements ASHA, asynchronous successive halving, at Ray's module path."""
+"""Implement ASHA, asynchronous successive halving, at Ray's module path."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -14,14 +14,7 @@ from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, PAUSED, PROMOTED, STOP, STOPPED, ControllerView, Milestone
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.asha_promotion import (
-    AshaParameters,
-    PromotionRule,
-    Rung,
-    Score,
-    Shown,
-    record_all,
-)
+from muster.tune.schedulers.asha_promotion import AshaParameters, AshaRule, PromotionRule, Rung, Score, Shown
 from muster.tune.schedulers.pareto_rung import ParetoRung
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain
 
@@ -29,7 +22,7 @@ _DECIDED = {STOP: STOPPED, PAUSE: PAUSED, CONTINUE: PROMOTED}
 
 
 class RunningPercentile:
-    """A RunningPercentile is numpy.nanpercentile (linear) of everything added so far, to the last bit."""
+    """Numpy.nanpercentile (linear) of everything added so far, to the last bit."""
 
     def __init__(self, percent: float, values: Iterable[float] = ()) -> None:
         self._fraction = percent / 100
@@ -56,7 +49,7 @@ class RunningPercentile:
 
     @property
     def value(self) -> float | None:
-        """Returns the percentile; None when nothing was added, NaN when nothing but NaN."""
+        """Return the percentile; None when nothing was added, NaN when nothing but NaN."""
         if not self._below:
             return math.nan if self._saw_nan else None
         left = -self._below[0]
@@ -69,7 +62,7 @@ class RunningPercentile:
 
 
 class StoppingRung:
-    """A StoppingRung holds the scores that were seen at one milestone."""
+    """Holds the scores that were seen at one milestone."""
 
     def __init__(self, milestone: float, eta: float) -> None:
         self.milestone = milestone
@@ -82,14 +75,14 @@ class StoppingRung:
         self._percentile.add(score)
 
     def stops(self, trial_id: str, score: float) -> bool:
-        """Records a score; returns whether its trial stops: NaN, or below the cut of those before it."""
+        """Record a score; return whether its trial stops: NaN, or below the cut of those before it."""
         self._cut = (self._percentile.value, len(self.scores))
         self.record(trial_id, score)
         # NaN is the worst there is: who diverged does not use up a budget, and stops nobody else.
         return math.isnan(score) or (self._cut[0] is not None and score < self._cut[0])
 
     def described(self, trial_id: str, verb: str, shown: Shown) -> str:
-        """Returns why `stops` has just returned True, in words."""
+        """Return why `stops` has just returned True, in words."""
         (cutoff, count), score = self._cut, self.scores[trial_id]
         where = f"rung {in_words(self.milestone)}: {shown(score)} {verb}"
         if math.isnan(score) or cutoff is None:
@@ -101,23 +94,14 @@ class StoppingRung:
         return str(self._percentile.value)
 
 
-class StoppingRule:
-    """A StoppingRule holds brackets of rungs, each from the highest milestone to the lowest."""
+class StoppingRule(AshaRule):
+    """Holds brackets of rungs, each from the highest milestone to the lowest."""
 
     passed = None  # whoever is not stopped just continues
 
     def __init__(self, parameters: AshaParameters, make_rung: Callable[..., Rung] = StoppingRung) -> None:
-        self._max_t = parameters.max_t
-        self._stop_last_trials = parameters.stop_last_trials
+        super().__init__(parameters, milestones, make_rung)
         self._last_stop: Rung = None
-        self._brackets: list[list[Rung]] = [
-            [make_rung(time, parameters.reduction_factor) for time in milestones(parameters, bracket)]
-            for bracket in range(parameters.brackets)
-        ]
-
-    @property
-    def rungs_per_bracket(self) -> list[int]:
-        return [len(rungs) for rungs in self._brackets]
 
     def judge(self, bracket: int, trial_id: str, time: float, score: Score) -> str:
         if time >= self._max_t and self._stop_last_trials:
@@ -125,7 +109,7 @@ class StoppingRule:
         return self.record(bracket, trial_id, time, score)
 
     def record(self, bracket: int, trial_id: str, time: float, score: Score) -> str:
-        """Fills the highest rung that was reached and not filled, if any; returns the trial's decision."""
+        """Fill the highest rung that was reached and not filled, if any; returns the trial's decision."""
         for rung in self._brackets[bracket]:
             if time < rung.milestone:
                 continue
@@ -140,42 +124,26 @@ class StoppingRule:
         return CONTINUE
 
     def why(self, decision: str, trial_id: str, time: float, score: Score, shown: Shown) -> str:
-        """Returns why `judge` has just returned STOP, in words."""
+        """Return why `judge` has just returned STOP, in words."""
         del decision, score
         if time >= self._max_t and self._stop_last_trials:
             return f"it reached max_t = {in_words(self._max_t)}"
         return f"at {self._last_stop.described(trial_id, 'is', shown)}"
 
     def end(self, bracket: int, trial_id: str, time: float, score: Score) -> None:
-        """Records a last result, which counts like any other and may fill a rung below one already filled."""
+        """Record a last result, which counts like any other and may fill a rung below one already filled."""
         self.record(bracket, trial_id, time, score)
 
     def forget(self, trial_id: str) -> None:
-        """Does nothing: scores stay, and nothing else is known here."""
-
-    def bracket_of(self, trial_id: str) -> int | None:
-        """Returns the bracket in which the trial has been judged before."""
-        for bracket, rungs in enumerate(self._brackets):
-            if any(trial_id in rung.scores for rung in rungs):
-                return bracket
-        return None
+        """Do nothing: scores stay, and nothing else is known here."""
 
     def summaries(self) -> Iterable[list[tuple[float, str]]]:
         for rungs in self._brackets:
             yield [(rung.milestone, rung.summary) for rung in rungs]
 
-    def to_plain(self) -> Plain:
-        return {"brackets": [[rung.scores for rung in rungs] for rungs in self._brackets]}
-
-    def from_plain(self, state: Plain, live: Mapping[str, int]) -> None:
-        del live  # which trials live makes no difference to who is stopped
-        for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
-            for rung, scores in zip(rungs, saved, strict=True):
-                record_all(rung, scores)
-
 
 def milestones(parameters: AshaParameters, bracket: int) -> list[float]:
-    """Returns grace_period * reduction_factor ** k as in Ray, highest first; [] when `max_t` is below."""
+    """Return grace_period * reduction_factor ** k as in Ray, highest first; [] when `max_t` is below."""
     grace, factor = parameters.grace_period, parameters.reduction_factor
     count = int(math.log(parameters.max_t / grace) / math.log(factor) - bracket + 1)
     return [grace * factor ** (power + bracket) for power in reversed(range(count))]
@@ -238,7 +206,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._place(trial.trial_id)
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Keeps the scores of a failed trial; if it is tried again it continues in its bracket."""
+        """Keep the scores of a failed trial; if it is tried again it continues in its bracket."""
         self._forget(trial)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
@@ -270,14 +238,14 @@ class AsyncHyperBandScheduler(MetricScheduler):
         return super().choose_trial_to_run(tune_controller)
 
     def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
-        """Returns the rungs of the trial's bracket; one of `reduction_factor` trials leaves each upwards."""
+        """Return the rungs of the trial's bracket; one of `reduction_factor` trials leaves each upwards."""
         parameters = self._parameters
         if parameters.type == "promotion" and trial.state is TrialState.PAUSED:
             return None  # others decide whether and when it is promoted
-        goes_on, pauses = 1 / parameters.reduction_factor, parameters.type == "promotion"
+        continues, pauses = 1 / parameters.reduction_factor, parameters.type == "promotion"
         bracket = self._bracket_of.get(trial.trial_id, 0)
         below = [time for time in milestones(parameters, bracket) if time < parameters.max_t]
-        rungs = [Milestone(time, goes_on, self._time_attr, pauses) for time in reversed(below)]
+        rungs = [Milestone(time, continues, self._time_attr, pauses) for time in reversed(below)]
         ends = [Milestone(parameters.max_t, 0.0, self._time_attr)] if parameters.stop_last_trials else []
         return (*rungs, *ends)
 
@@ -293,7 +261,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         return "\n".join(lines)
 
     def _place(self, trial_id: str) -> int:
-        """Returns the trial's bracket, drawn when it has none."""
+        """Return the trial's bracket, drawn when it has none."""
         bracket = self._bracket_of.get(trial_id)
         if bracket is None:
             bracket = self._rule.bracket_of(trial_id)

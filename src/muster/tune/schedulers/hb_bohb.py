@@ -1,4 +1,4 @@
-"""Implements HyperBand for a searcher that learns from every budget (TuneBOHB)."""
+"""Implement HyperBand for a searcher that learns from every budget (TuneBOHB)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameter
 
 
 class HyperBandForBOHB(HyperBandScheduler):
-    """A HyperBandForBOHB is HyperBand with the largest bracket first, so that the searcher soon has results.
+    """HyperBand with the largest bracket first, so that the searcher soon has results.
 
     Results carry `hyperband_info`: `{"budget": milestone}` where trials are compared, else `{}`. The searcher
     is notified of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full
     is compared only when nothing runs. The parameters are those of HyperBandScheduler.
+
+    Args:
+        time_attr: The result key that counts progress.
+        metric: The metric that decides.
+        mode: "min" or "max".
+        max_t: The largest value of `time_attr`.
+        reduction_factor: How many times fewer trials continue after each rung.
+        stop_last_trials: Whether trials end at `max_t`.
     """
 
     _state_kind = "hb_bohb"
@@ -44,7 +52,7 @@ class HyperBandForBOHB(HyperBandScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """Reports the budget of a last result to the searcher, which gets that result only now.
+        """Report the budget of a last result to the searcher, which gets that result only now.
 
         Also where a stopping criterion, such as the `max_t` of the scheduler given to it as well, ended the
         trial at its milestone before the scheduler was asked.
@@ -69,7 +77,12 @@ class HyperBandForBOHB(HyperBandScheduler):
     def choose_trial_to_run(
         self, tune_controller: ControllerView, allow_recurse: bool = True
     ) -> Trial | None:
-        """Returns the next trial; without `allow_recurse` no bracket is compared before it is full."""
+        """Return the next trial; without `allow_recurse` no bracket is compared before it is full.
+
+        Args:
+            tune_controller: The running experiment, with `get_trials()` and `stop_trial()`.
+            allow_recurse: Whether to look again after a bracket was compared.
+        """
         if allow_recurse:
             return super().choose_trial_to_run(tune_controller)
         return self._unexpected(tune_controller) or self._ready(tune_controller)

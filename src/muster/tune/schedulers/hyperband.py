@@ -1,4 +1,4 @@
-"""Implements synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
+"""Implement synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
 
 A bracket is compared when all its members are at the milestone. Decisions depend on reports alone; which
 trials are paused is checked only when one is to be chosen.
@@ -30,7 +30,7 @@ from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, fir
 
 
 class HyperBandScheduler(MetricScheduler):
-    """A HyperBandScheduler compares many trials after a short time and few after a long one, in brackets.
+    """Compares many trials after a short time and few after a long one, in brackets.
 
     Trials are paused at milestones, so they should save checkpoints: one without starts from the beginning.
 
@@ -71,7 +71,7 @@ class HyperBandScheduler(MetricScheduler):
         self._seen: dict[str, Trial] = {}  # members, for the debug string; not part of the state
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Adds a new trial to the bracket that is being filled; one that failed returns to its own."""
+        """Add a new trial to the bracket that is being filled; one that failed returns to its own."""
         super().on_trial_add(tune_controller, trial)
         self._place(trial)
 
@@ -102,7 +102,7 @@ class HyperBandScheduler(MetricScheduler):
         self._left(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Removes a failed trial, for which the others need not wait; tried again, it has to catch up."""
+        """Remove a failed trial, for which the others need not wait; tried again, it has to catch up."""
         home = self._bands.bracket_of(trial.trial_id)
         self._left(tune_controller, trial)
         if home is not None:
@@ -115,10 +115,11 @@ class HyperBandScheduler(MetricScheduler):
         return trial or self._when_nothing_is_ready(tune_controller)
 
     def state(self) -> dict[str, int]:
+        """The brackets with their trials."""
         return {"num_brackets": self._bands.total, "num_stopped": self._num_stopped}
 
     def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
-        """Returns the milestone of the trial's bracket, where it waits for the others, or its end."""
+        """Return the milestone of the trial's bracket, where it waits for the others, or its end."""
         bracket = self._bands.bracket_of(trial.trial_id)
         if bracket is None:
             return None
@@ -130,7 +131,7 @@ class HyperBandScheduler(MetricScheduler):
         return self._parameters.levels, self._time_attr
 
     def rungs_to_open(self) -> Sequence[RungToOpen]:
-        """Returns the next rung of every bracket that will be halved, and those after it."""
+        """Return the next rung of every bracket that will be halved, and those after it."""
         found = []
         for bracket in self._in_turn(self._bands.open.values()):
             rungs = list(bracket.rungs_ahead())
@@ -172,13 +173,13 @@ class HyperBandScheduler(MetricScheduler):
         )
 
     def _is_complete(self, tune_controller: ControllerView, bracket: Bracket) -> bool:
-        """Returns whether members may be compared: not while more of them are about to come."""
+        """Return whether members may be compared: not while more of them are about to come."""
         is_finished = getattr(getattr(tune_controller, "search_alg", None), "is_finished", None)
         # A controller that cannot say has no more trials.
         return self._bands.is_closed(bracket) or is_finished is None or is_finished()
 
     def _compare(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
-        """Compares a bracket; a stopped trial is removed, so the hooks that follow find nothing to do."""
+        """Compare a bracket; a stopped trial is removed, so the hooks that follow find nothing to do."""
         halved, done, released, where = bracket.halve_if_complete()
         self._num_stopped += len(halved)
         for trial_id, standing in halved.items():
@@ -215,7 +216,7 @@ class HyperBandScheduler(MetricScheduler):
         self._seen.pop(trial_id, None)
 
     def _unexpected(self, tune_controller: ControllerView) -> Trial | None:
-        """Returns the oldest waiting trial that no bracket expects, such as one that ran before a restore."""
+        """Return the oldest waiting trial that no bracket expects, such as one that ran before a restore."""
         trial = first_waiting(tune_controller)
         if trial is None or not is_pending(trial):
             return None
@@ -234,7 +235,7 @@ class HyperBandScheduler(MetricScheduler):
         return sorted(brackets, key=self._bands.turn)
 
     def _when_nothing_is_ready(self, tune_controller: ControllerView) -> Trial | None:
-        """Compares brackets as full as they are: the searcher has just been asked and gave nothing."""
+        """Compare brackets as full as they are: the searcher has just been asked and gave nothing."""
         find = self._finder(tune_controller)
         for bracket in self._in_turn(one for one in self._bands.open.values() if one.has_arrived):
             resting = first_resting(find, bracket.parked)
@@ -249,7 +250,7 @@ class HyperBandScheduler(MetricScheduler):
         return self._paused_by_others(tune_controller)
 
     def _paused_by_others(self, tune_controller: ControllerView) -> Trial | None:
-        """Returns, when nothing runs, a trial that something else has paused: it would wait for ever."""
+        """Return, when nothing runs, a trial that something else has paused: it would wait forever."""
         find, brackets = self._finder(tune_controller), self._bands.open.values()
         if any_member_runs(find, brackets):
             return None

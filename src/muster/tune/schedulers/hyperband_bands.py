@@ -1,4 +1,4 @@
-"""Assigns trials, which are known by their ids only, to the brackets of HyperBand, and brackets to bands."""
+"""Assign trials, which are known by their ids only, to the brackets of HyperBand, and brackets to bands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _UNDER_WAY = (TrialState.STARTING, TrialState.RUNNING)  # one that saves may pau
 
 
 def is_pending(trial: Trial) -> bool:
-    """Returns whether a trial waits for its first start, or for one after a failure."""
+    """Return whether a trial waits for its first start, or for one after a failure."""
     return trial.status == "PENDING" and getattr(trial, "state", None) is not TrialState.STARTING
 
 
 def first_ready(find: Find, brackets: Iterable[Bracket]) -> Trial | None:
-    """Returns the first trial that is new or released and has no process; running ones are dropped."""
+    """Return the first trial that is new or released and has no process; running ones are dropped."""
     for bracket in brackets:
         found, under_way = None, []
         for trial_id in bracket.unstarted:
@@ -46,14 +46,14 @@ def first_resting(find: Find, trial_ids: Iterable[str]) -> Trial | None:
 
 
 def on_their_way(bracket: Bracket) -> Iterable[str]:
-    """Returns the members that were not asked to pause."""
+    """Return the members that were not asked to pause."""
     if len(bracket.parked) == len(bracket.members):
         return ()
     return (one for one in bracket.members if one not in bracket.parked)
 
 
 def any_member_runs(find: Find, brackets: Collection[Bracket]) -> bool:
-    """Returns whether a member runs; those asked to pause are checked last, the latest first."""
+    """Return whether a member runs; those asked to pause are checked last, the latest first."""
     for bracket in brackets:
         if any(is_active(find, one) for one in on_their_way(bracket)):
             return True
@@ -65,7 +65,7 @@ _MOST_OUTDATED = 64  # entries
 
 
 class Turns:
-    """A Turns orders brackets with trials to start, smallest key first; changed brackets go to `touched`."""
+    """Orders brackets with trials to start, smallest key first; changed brackets go to `touched`."""
 
     def __init__(self, key: Callable[[Bracket], Key], brackets: Sequence[Bracket]) -> None:
         self._key, self._brackets = key, brackets
@@ -73,7 +73,7 @@ class Turns:
         self.touched: dict[int, Bracket] = {}  # by number: since the last iteration
 
     def __iter__(self) -> Generator[Bracket]:
-        """Iterates over brackets; closing the iterator puts back what it has passed."""
+        """Iterate over brackets; closing the iterator puts back what it has passed."""
         self._take_up()
         past: list[Key] = []
         try:
@@ -101,7 +101,7 @@ class Turns:
 
 
 class Bands:
-    """A Bands holds bands, each a round of brackets with 0, 1, 2 and more halvings, or the reverse."""
+    """Holds bands, each a round of brackets with 0, 1, 2 and more halvings, or the reverse."""
 
     def __init__(self, parameters: HyperBandParameters, *, largest_first: bool) -> None:
         self._parameters = parameters
@@ -114,17 +114,17 @@ class Bands:
 
     @property
     def total(self) -> int:
-        """Returns the number of brackets as Ray counts them, with those that were left out."""
+        """Return the number of brackets as Ray counts them, with those that were left out."""
         return sum(map(len, self.bands))
 
     def turn(self, bracket: Bracket) -> Key:
-        """Returns the sort key: the older band, there the bracket that did least; or the creation order."""
+        """Return the sort key: the older band, there the bracket that did least; or the creation order."""
         if self._largest_first:
             return (0, 0.0, bracket.number)
         return (bracket.band, bracket.completion, bracket.number)
 
     def count_failed(self, bracket: Bracket) -> int:
-        """Returns how many of its trials failed and were not tried again."""
+        """Return how many of its trials failed and were not tried again."""
         assigned = self._bracket_of.items()
         return sum(one is bracket and trial_id not in one.members for trial_id, one in assigned)
 
@@ -136,11 +136,11 @@ class Bands:
             yield from bracket.members
 
     def is_closed(self, bracket: Bracket) -> bool:
-        """Returns whether a bracket gets no more new trials."""
+        """Return whether a bracket gets no more new trials."""
         return bracket is not self.brackets[-1] or bracket.is_full
 
     def place(self, trial_id: str) -> Bracket:
-        """Returns the bracket of a trial; a trial without one joins its old bracket, if any, or the next."""
+        """Return the bracket of a trial; a trial without one joins its old bracket, if any, or the next."""
         bracket = self._bracket_of.get(trial_id)
         if bracket is None or bracket.is_over:
             last = self.brackets[-1] if self.brackets else None  # as in the paper, each is filled once
@@ -162,7 +162,7 @@ class Bands:
             self.open.pop(bracket.number, None)
 
     def expect_again(self, trial_id: str, bracket: Bracket) -> None:
-        """Remembers the bracket of a trial that failed, in case it is tried again."""
+        """Remember the bracket of a trial that failed, in case it is tried again."""
         self._bracket_of[trial_id] = bracket
 
     def _next(self) -> Bracket:

@@ -1,4 +1,4 @@
-"""Implements one bracket of HyperBand: trials run to a milestone, wait for each other there, and are halved.
+"""Implement one bracket of HyperBand: trials run to a milestone, wait for each other there, and are halved.
 
 HyperBandScheduler calls it with ids of trials. Every call but a halving is O(1) in the number of trials.
 """
@@ -15,7 +15,7 @@ from muster.tune.schedulers.pareto_rung import best_first
 
 
 class HyperBandParameters(NamedTuple):
-    """A HyperBandParameters is plain data that is saved with the scheduler's state."""
+    """Plain data that is saved with the scheduler's state."""
 
     time_attr: str
     max_t: float
@@ -23,7 +23,7 @@ class HyperBandParameters(NamedTuple):
     stop_last_trials: bool
 
     def check(self, component: str) -> HyperBandParameters:
-        """Returns these parameters as plain numbers; ValueError names the parameter to change."""
+        """Return these parameters as plain numbers; ValueError names the parameter to change."""
         eta = self.reduction_factor
         refuse(
             component,
@@ -41,7 +41,7 @@ class HyperBandParameters(NamedTuple):
         return round(math.log(self.max_t) / math.log(self.reduction_factor)) + 1
 
     def first_rung(self, s: int) -> tuple[int, int]:
-        """Returns how many trials a bracket with `s` halvings begins with, and the first milestone or 0."""
+        """Return how many trials a bracket with `s` halvings begins with, and the first milestone or 0."""
         power = self.reduction_factor**s
         return math.ceil(self.brackets_per_band * power / (s + 1)), int(self.max_t / power)
 
@@ -51,7 +51,7 @@ class HyperBandParameters(NamedTuple):
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """Returns the milestones of all brackets, ascending."""
+        """Return the milestones of all brackets, ascending."""
         found = set()
         for s in range(self.brackets_per_band):
             n, milestone = self.first_rung(s)
@@ -61,7 +61,7 @@ class HyperBandParameters(NamedTuple):
         return tuple(sorted(found))
 
     def total_time(self, s: int) -> float:
-        """Returns roughly what a full bracket spends in all, which measures its progress."""
+        """Return roughly what a full bracket spends in all, which measures its progress."""
         n, first = self.first_rung(s)
         total, milestone = 0, first
         for _ in range(s + 1):
@@ -72,14 +72,14 @@ class HyperBandParameters(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A Standing is a member's last report; larger scores are better, NaN is the worst."""
+    """A member's last report; larger scores are better, NaN is the worst."""
 
     time: float = 0.0
     score: Score = math.nan
 
 
 class HalvingResult(NamedTuple):
-    """A HalvingResult is what followed when all members had come to the milestone."""
+    """What followed when all members had come to the milestone."""
 
     halved: dict[str, Standing]  # no longer members: others were better
     done: list[str]  # no longer members: they came to the end
@@ -88,7 +88,7 @@ class HalvingResult(NamedTuple):
 
 
 class Bracket:
-    """A Bracket begins with `s` halvings left. A member is new or released (`waiting`), `parked`, or runs."""
+    """Begins with `s` halvings left. A member is new or released (`waiting`), `parked`, or runs."""
 
     def __init__(
         self,
@@ -121,21 +121,21 @@ class Bracket:
 
     @property
     def has_arrived(self) -> bool:
-        """Returns whether every member is at the milestone."""
+        """Return whether every member is at the milestone."""
         return bool(self.members) and not self._behind
 
     @property
     def completion(self) -> float:
-        """Returns the progress from 0 to 1."""
+        """Return the progress from 0 to 1."""
         is_last = not self.halvings_left and self._parameters.stop_last_trials
         return 1.0 if is_last and not self._behind else min(1.0, self._done / self._total)
 
     def members_behind(self) -> tuple[str, ...]:
-        """Returns the members below the milestone."""
+        """Return the members below the milestone."""
         return tuple(one for one, standing in self.members.items() if self._is_behind(standing))
 
     def rungs_ahead(self) -> Iterator[tuple[int, float]]:
-        """Yields how many members each halving to come leaves, and how long those train then."""
+        """Yield how many members each halving to come leaves, and how long those train then."""
         size, milestone, members = self.size, self.milestone, len(self.members)
         for _ in range(self.halvings_left):
             size, above = self._parameters.next_rung(size, milestone)
@@ -144,7 +144,7 @@ class Bracket:
             milestone = above
 
     def add(self, trial_id: str) -> None:
-        """Adds a member, which has to catch up with the others."""
+        """Add a member, which has to catch up with the others."""
         self.members[trial_id] = Standing()
         self.waiting[trial_id] = self.unstarted[trial_id] = None
         self._behind += 1
@@ -155,7 +155,7 @@ class Bracket:
         self._take_out(trial_id)
 
     def report(self, trial_id: str, time: float, score: Score) -> None:
-        """Records a report. Time may go backwards, for a trial restarted without its newest checkpoint."""
+        """Record a report. Time may go backwards, for a trial restarted without its newest checkpoint."""
         before, now = self.members[trial_id], Standing(time, score)
         self.members[trial_id] = now
         self._behind += self._is_behind(now) - self._is_behind(before)
@@ -172,14 +172,14 @@ class Bracket:
         self._touched[self.number] = self
 
     def may_continue(self, trial_id: str) -> bool:
-        """Returns whether a trial may continue: below the milestone, or beyond the last and never ended."""
+        """Return whether a trial may continue: below the milestone, or beyond the last and never ended."""
         return self.runs_freely or self._is_behind(self.members[trial_id])
 
     def park(self, trial_id: str) -> None:
         self.parked[trial_id] = None
 
     def halve_if_complete(self) -> HalvingResult:
-        """Halves, when all have arrived, until a member has something to do or all are done.
+        """Halve, when all have arrived, until a member has something to do or all are done.
 
         Members that ran past the next milestone too are halved at once: no member would report there again.
         """
@@ -194,14 +194,14 @@ class Bracket:
 
     @property
     def runs_freely(self) -> bool:
-        """Returns whether members are no longer compared or stopped."""
+        """Return whether members are no longer compared or stopped."""
         return not self.halvings_left and not self._parameters.stop_last_trials
 
     def _is_behind(self, standing: Standing) -> bool:
         return not standing.time >= self.milestone  # NaN is behind
 
     def _halve(self) -> list[str]:
-        """Keeps the best."""
+        """Keep the best."""
         self.halvings_left -= 1
         self.size, self.milestone = self._parameters.next_rung(self.size, self.milestone)
         ranked = _worst_first(self.members)
@@ -231,7 +231,7 @@ class Bracket:
         return released
 
     def recheck_waiting(self) -> None:
-        """Marks waiting members to be checked: after a restore they may have lost their processes."""
+        """Mark waiting members to be checked: after a restore they may have lost their processes."""
         self.unstarted = dict(self.waiting)
         self._touch()
 
@@ -263,7 +263,7 @@ class Bracket:
 
 
 def _worst_first(standings: Mapping[str, Standing]) -> list[str]:
-    """Returns the members; of equal ones the earlier first, with several objectives the later."""
+    """Return the members; of equal ones the earlier first, with several objectives the later."""
     scores = [standing.score for standing in standings.values()]
     if not any(isinstance(score, tuple) for score in scores):
         return sorted(standings, key=lambda one: _rank(standings[one].score))

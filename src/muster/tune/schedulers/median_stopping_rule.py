@@ -1,4 +1,4 @@
-"""Implements the median stopping rule: a trial ends whose best is worse than the median of the others' means.
+"""Implement the median stopping rule: a trial ends whose best is worse than the median of the others' means.
 
 Golovin et al., "Google Vizier", section 3.2.2. Trials are started first come, first served.
 """
@@ -21,14 +21,14 @@ from muster.tune.schedulers.trial_scheduler import MetricScheduler, explain, fir
 
 
 class Others(NamedTuple):
-    """An Others describes the other trials that got to some time."""
+    """Describes the other trials that got to some time."""
 
     number: int
     median: float  # of their means; NaN when there are none
 
 
 class ScoreCurve:
-    """A ScoreCurve holds sums of one trial's scores from the grace period on. Times never fall."""
+    """Holds sums of one trial's scores from the grace period on. Times never fall."""
 
     __slots__ = ("last", "sums", "times")
 
@@ -42,18 +42,18 @@ class ScoreCurve:
         self.sums.append(score + (self.sums[-1] if self.sums else 0.0))
 
     def cut(self, time: float) -> None:
-        """Forgets what came at `time` or later."""
+        """Forget what came at `time` or later."""
         kept = bisect_left(self.times, time)
         del self.times[kept:], self.sums[kept:]
 
     def mean(self, time: float) -> float:
-        """Returns the mean of all scores up to `time`; NaN when there is none, or when one was not finite."""
+        """Return the mean of all scores up to `time`; NaN when there is none, or when one was not finite."""
         count = bisect_right(self.times, time)
         return self.sums[count - 1] / count if count else math.nan
 
 
 class Curves:
-    """A Curves holds every trial that ever reported; ended ones stay in the comparison."""
+    """Holds every trial that ever reported; ended ones stay in the comparison."""
 
     def __init__(self, grace_period: float) -> None:
         self._grace_period = grace_period
@@ -67,7 +67,7 @@ class Curves:
         return self._curves[trial_id].last if trial_id in self._curves else None
 
     def record(self, trial_id: str, time: float, score: float) -> None:
-        """Records a score; a trial that goes back in time was restarted, and its later scores are dropped."""
+        """Record a score; a trial that goes back in time was restarted, and its later scores are dropped."""
         curve = self._curves.setdefault(trial_id, ScoreCurve())
         before, curve.last = curve.last, time
         if time < before:
@@ -86,7 +86,7 @@ class Curves:
                 self._columns[column_time].add(mean)
 
     def others(self, trial_id: str, time: float) -> Others:
-        """Returns how many other trials have a finite mean up to `time`, and the median of these means."""
+        """Return how many other trials have a finite mean up to `time`, and the median of these means."""
         column = self._column(time)
         curve = self._curves[trial_id]
         own = curve.mean(time) if curve.last >= time else math.nan
@@ -119,7 +119,7 @@ _ROUNDING = 1e-12  # relative: a mean of equal values may differ from them by so
 
 
 class MedianStoppingRule(MetricScheduler):
-    """A MedianStoppingRule stops a trial whose best value is worse than the median of the others' means.
+    """Stops a trial whose best value is worse than the median of the other trials' means.
 
     Args:
         time_attr: The result key that `grace_period` and `min_time_slice` count; must grow with every result.
@@ -208,7 +208,7 @@ class MedianStoppingRule(MetricScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """Counts the last result, once, also if it was not judged."""
+        """Count the last result, once, also if it was not judged."""
         key, report = trial.trial_id, self._time_and_score(trial, result)
         if report is not None and not math.isnan(report[0]) and report[0] != self._curves[0].last_time(key):
             self._record(key, *report)
@@ -221,7 +221,7 @@ class MedianStoppingRule(MetricScheduler):
         return f"Using MedianStoppingRule: num_stopped={len(self._stopped)}."
 
     def _make_room(self, tune_controller: ControllerView, key: str, time: float) -> str:
-        """Pauses a trial when there are too few to compare with, so that those that wait get as far."""
+        """Pause a trial when there are too few to compare with, so that those that wait get as far."""
         is_due = key not in self._last_pause or time - self._last_pause[key] > self._min_time_slice
         if not is_due or first_waiting(tune_controller) is None:
             return self.CONTINUE
@@ -235,7 +235,7 @@ class MedianStoppingRule(MetricScheduler):
             curves.record(key, time, one)
 
     def _keep_best(self, key: str, score: Score) -> Sequence[float]:
-        """Returns the best of each objective so far; NaN where there was nothing else."""
+        """Return the best of each objective so far; NaN where there was nothing else."""
         several, known = self.objectives > 1, self._best.get(key, math.nan)
         before = known if isinstance(known, list) else [known] * self.objectives
         pairs = zip(_each(score), before, strict=True)
@@ -263,7 +263,7 @@ class MedianStoppingRule(MetricScheduler):
 
 
 def _each(score: Score) -> Sequence[float]:
-    """Returns the objectives of a score: constraints take no part here."""
+    """Return the objectives of a score: constraints take no part here."""
     return score[0] if isinstance(score, tuple) else (score,)
 
 

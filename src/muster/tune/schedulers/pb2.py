@@ -1,4 +1,4 @@
-"""Implements PB2: population based training that takes new values from a model instead of chance."""
+"""Implement PB2: population based training that takes new values from a model instead of chance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_POINTS = 1000
 
 
 class PB2(PopulationBasedTraining):
-    """A PB2 is like PopulationBasedTraining, but takes the values from which a Gaussian process expects most.
+    """Like PopulationBasedTraining, but takes the values from which a Gaussian process expects most.
 
     PB2 needs scipy. The other parameters are those of PopulationBasedTraining.
 
@@ -71,7 +71,7 @@ class PB2(PopulationBasedTraining):
         )
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        self._positions.pop(trial.trial_id, None)  # one that is tried again begins anew
+        self._positions.pop(trial.trial_id, None)  # one that is tried again starts over
         super().on_trial_add(tune_controller, trial)
 
     def _forget(self, trial: Trial) -> None:
@@ -92,7 +92,7 @@ class PB2(PopulationBasedTraining):
         del self._points[:-MOST_POINTS]
 
     def _values(self, config: Mapping[str, Any]) -> list[float] | None:
-        """Returns the tuned values; None when one is no number."""
+        """Return the tuned values; None when one is not a number."""
         found = dict(values_of(config, self._asked.hyperparam_mutations))
         if any(not isinstance(found.get(path), Real) for path in self._bounds):
             return None
@@ -155,7 +155,7 @@ def _as_mutations(bounds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(config: Mapping[str, Any], path: Path, value: float) -> Config:
-    """Returns a copy with this value, of the type of the old one."""
+    """Return a copy with this value, of the type of the old one."""
     key = path[0]
     if len(path) > 1:
         return {**config, key: _replaced(config.get(key, {}), path[1:], value)}

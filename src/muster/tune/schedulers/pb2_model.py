@@ -1,4 +1,4 @@
-"""Implements PB2's model: a time-varying Gaussian process of the growth of the reward, and its best point.
+"""Implement PB2's model: a time-varying Gaussian process of the growth of the reward, and its best point.
 
 Parker-Holder et al., "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits".
 Pure numbers: inputs have the columns time, reward before, parameters. Needs numpy and scipy.
@@ -37,7 +37,7 @@ _BOUNDS = [
 
 
 class Pairs(NamedTuple):
-    """A Pairs holds the distances between points, on which many kernels are tried."""
+    """Holds the distances between points, on which many kernels are tried."""
 
     squares: Array  # of the distance in every column but the time
     apart: Array  # in time
@@ -49,7 +49,7 @@ class Pairs(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A Kernel is variance * exp(-d^2 / lengthscale) * (1 - epsilon) ^ (|dt| / 2), plus diagonal noise."""
+    """Variance * exp(-d^2 / lengthscale) * (1 - epsilon) ^ (|dt| / 2), plus diagonal noise."""
 
     variance: float
     lengthscale: float
@@ -73,7 +73,7 @@ class Kernel(NamedTuple):
 
 
 class Posterior:
-    """A Posterior is the process after some points; `pending` ones, without targets, reduce the variance."""
+    """The process after some points; `pending` ones, without targets, reduce the variance."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Posterior:
         self._factor = np.asfortranarray(factor)  # or dtrsv would copy it each time
 
     def mean_and_variance(self, at: Array) -> tuple[tuple[float, Array], tuple[float, Array]]:
-        """Returns both, each with its derivative by each column but the time."""
+        """Return both, each with its derivative by each column but the time."""
         away = self._inputs - at
         squares = np.einsum("ij,ij->i", away[:, 1:], away[:, 1:])
         near = self._kernel.at(Pairs(squares, np.abs(away[:, 0])))
@@ -106,7 +106,7 @@ class Posterior:
 
 
 def _extended(kernel: Kernel, factor: Array, inputs: Array, more: Array) -> Array:
-    """Returns the Cholesky factor with some points more, at the end."""
+    """Return the Cholesky factor with some points more, at the end."""
     known, total = len(inputs), len(inputs) + len(more)
     beside = solve_triangular(factor, kernel.between(inputs, more), lower=True, check_finite=False)
     whole = np.zeros((total, total), order="F")
@@ -117,7 +117,7 @@ def _extended(kernel: Kernel, factor: Array, inputs: Array, more: Array) -> Arra
 
 
 class UnitScale(NamedTuple):
-    """A UnitScale maps columns to [0, 1] and back."""
+    """Maps columns to [0, 1] and back."""
 
     low: Array
     width: Array
@@ -133,7 +133,7 @@ class UnitScale(NamedTuple):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Uses one thread: matrices this small are slower with more, and sums differ. Needs threadpoolctl."""
+    """Use one thread: matrices this small are slower with more, and sums differ. Needs threadpoolctl."""
     threads = _threads()
     with nullcontext() if threads is None else threads.limit(limits=1):
         yield
@@ -156,7 +156,7 @@ def best_point(
     bounds: Sequence[tuple[float, float]],
     seed: int,
 ) -> list[float]:
-    """Returns the parameters to try next, within `bounds`.
+    """Return the parameters to try next, within `bounds`.
 
     points: time, reward before, parameters, change of the reward per unit of time; oldest first.
     pending: time, reward before, parameters, of those chosen lately whose change is not known yet.
@@ -184,7 +184,7 @@ def standardised(changes: Array) -> Array:
 
 
 def fitted(inputs: Array, targets: Array) -> Kernel:
-    """Returns the kernel under which the targets are most likely."""
+    """Return the kernel under which the targets are most likely."""
     pairs = Pairs.of(inputs, inputs)
     start = np.array([0.0, 0.0, math.log(0.05), 0.05])
     found = minimize(
@@ -194,7 +194,7 @@ def fitted(inputs: Array, targets: Array) -> Kernel:
 
 
 def unlikeliness(values: Array, pairs: Pairs, targets: Array) -> tuple[float, Array]:
-    """Returns minus the log marginal likelihood, and its derivative by each of `values` (see _BOUNDS)."""
+    """Return minus the log marginal likelihood, and its derivative by each of `values` (see _BOUNDS)."""
     kernel = _kernel_of(values)
     covariance = kernel.at(pairs)
     factor = cholesky(kernel.with_noise(covariance), lower=True, check_finite=False)
@@ -213,7 +213,7 @@ def unlikeliness(values: Array, pairs: Pairs, targets: Array) -> tuple[float, Ar
 
 
 def window(factor: Array, targets: Array) -> int:
-    """Returns how many of the latest points belong together, by the likelihood per point; of few points, all.
+    """Return how many of the latest points belong together, by the likelihood per point; of few points, all.
 
     Newest first; one factorisation holds those of all windows.
     """
@@ -226,7 +226,7 @@ def window(factor: Array, targets: Array) -> int:
 
 
 def likelihoods(factor: Array, targets: Array) -> Array:
-    """Returns the log marginal likelihood of every prefix of the points, by one Cholesky factor."""
+    """Return the log marginal likelihood of every prefix of the points, by one Cholesky factor."""
     whitened = solve_triangular(factor, targets, lower=True, check_finite=False)
     per_point = 0.5 * whitened**2 + np.log(np.diag(factor)) + 0.5 * _LOG_2_PI
     return -np.cumsum(per_point)
@@ -238,7 +238,7 @@ def _kernel_of(values: Array) -> Kernel:
 
 
 def _most_promising(process: Posterior, fixed: Array, count: int, size_and_seed: tuple[int, int]) -> Array:
-    """Maximises the upper confidence bound from several random places; time and reward are given."""
+    """Maximize the upper confidence bound from several random places; time and reward are given."""
     size, seed = size_and_seed
     daring = math.sqrt(0.2 + max(0.0, math.log(0.4 * size)))
 

@@ -1,4 +1,4 @@
-"""Implements population based training: bad trials continue from a changed copy of a good one.
+"""Implement population based training: bad trials continue from a changed copy of a good one.
 
 Jaderberg et al., "Population Based Training of Neural Networks". Nothing here waits: a trial that is to
 exploit another is paused until the other's checkpoint is there, and is changed when it may run again.
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Exploit(NamedTuple):
-    """An Exploit is a replacement that was decided and not done yet."""
+    """A replacement that was decided and not done yet."""
 
     donor_id: str
     perturbed_at: float  # the donor
@@ -38,7 +38,7 @@ class Exploit(NamedTuple):
 
 
 class PopulationBasedTraining(MetricScheduler):
-    """A PopulationBasedTraining replaces the worst members of a population by changed copies of the best.
+    """Replaces the worst members of a population by changed copies of the best.
 
     Args:
         time_attr: The result key that `perturbation_interval` and `burn_in_period` count; must grow.
@@ -47,8 +47,8 @@ class PopulationBasedTraining(MetricScheduler):
         perturbation_interval: How long a trial trains between two comparisons.
         burn_in_period: Nothing is changed before this time.
         hyperparam_mutations: What may change, and to what: a list of values in order (the new value is a
-            neighbour), a domain or a function without arguments (a number is multiplied by one of
-            `perturbation_factors`; one of `tune.choice` becomes a neighbour), or a dict of these.
+            neighbor), a domain or a function without arguments (a number is multiplied by one of
+            `perturbation_factors`; one of `tune.choice` becomes a neighbor), or a dict of these.
         quantile_fraction: The share of the best, which are copied, and of the worst, which are replaced.
         resample_probability: How often a new value is drawn instead of changing the old one.
         perturbation_factors: What numbers are multiplied by.
@@ -132,19 +132,15 @@ class PopulationBasedTraining(MetricScheduler):
         self._exploits.pop(trial.trial_id, None)
         self._population.join(trial.trial_id, pbt_explore.original_tag(trial.experiment_tag))
 
-    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        self._forget(trial)
-
     def on_trial_complete(
-        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any] | None = None
     ) -> None:
         self._forget(trial)
 
-    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
-        self._forget(trial)
+    on_trial_error = on_trial_remove = on_trial_complete
 
     def _forget(self, trial: Trial) -> None:
-        """Forgets a trial; if all others wait for it, the next choice sees that they need not."""
+        """Forget a trial; if all others wait for it, the next choice sees that they need not."""
         self._population.leave(trial.trial_id)
         self._exploits.pop(trial.trial_id, None)
 
@@ -179,10 +175,10 @@ class PopulationBasedTraining(MetricScheduler):
         return not asked.synch or time >= self._next_sync
 
     def _learn(self, trial: Trial, time: float, score: float) -> None:
-        """Does nothing here; PB2 updates its model."""
+        """Do nothing here; PB2 updates its model."""
 
     def _perturb(self, tune_controller: ControllerView, trial: Trial, member: Member) -> str:
-        """Handles one trial by itself: the best save, the worst stop to be changed."""
+        """Handle one trial by itself: the best save, the worst stop to be changed."""
         member.last_perturbation_time = member.last_train_time
         place = self._population.place(trial.trial_id, self._asked.quantile_fraction)
         others_wait = first_waiting(tune_controller) is not None
@@ -212,7 +208,7 @@ class PopulationBasedTraining(MetricScheduler):
         return f"{shown} is among the worst {share} % of {len(self._population)} trials"
 
     def _plan_exploit(self, tune_controller: ControllerView, trial: Trial) -> Trial | None:
-        """Plans to copy a drawn trial; returns None, and plans nothing, when there is nothing to copy."""
+        """Plan to copy a drawn trial; return None and plan nothing, when there is nothing to copy."""
         stream = self._stream()
         name = self._population.one_of_the_best(self._asked.quantile_fraction, stream.randrange)
         donor, member = tune_controller.get_trial(name), self._population.members[name]
@@ -226,7 +222,7 @@ class PopulationBasedTraining(MetricScheduler):
         return donor
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
-        """Carries out planned changes of trials without a process; returns the trial that is most behind."""
+        """Carry out planned changes of trials without a process; returns the trial that is most behind."""
         is_settled = not self._exploits and len(self._population) > 0
         if self._asked.synch and is_settled and self._population.least_time() >= self._next_sync:
             self._perturb_all(tune_controller)
@@ -264,13 +260,13 @@ class PopulationBasedTraining(MetricScheduler):
         tune_controller.remember_choice(_known(tune_controller, next(iter(times))))
 
     def _exploit_when_saved(self, tune_controller: ControllerView, target: Trial) -> None:
-        """Changes only trials without a process: nothing of the old one can come after the change."""
+        """Change only trials without a process: nothing of the old one can come after the change."""
         exploit = self._exploits[target.trial_id]
         donor = tune_controller.get_trial(exploit.donor_id)
         if donor is not None and _is_saving(donor) and not donor.is_finished():
             return  # the checkpoint will be there in a moment
         del self._exploits[target.trial_id]
-        checkpoint = None if donor is None else _to_go_on_from(donor, exploit.newest)
+        checkpoint = None if donor is None else _to_resume_from(donor, exploit.newest)
         if donor is None or checkpoint is None:
             logger.warning(
                 "%s: %s was to continue from a checkpoint of %s, which made none; it continues from its own. "
@@ -310,13 +306,13 @@ class PopulationBasedTraining(MetricScheduler):
             return pbt_explore.explored_freely(config, explore)
 
     def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
-        """Returns () because members run to their end; synchronous ones wait for each other on the way."""
+        """Return () because members run to their end; synchronous ones wait for each other on the way."""
         if not self._asked.synch:
             return ()
         return (Milestone(self._next_sync, 0.0, self._time_attr, is_barrier=True),)
 
     def rungs_to_open(self) -> Sequence[RungToOpen]:
-        """Returns the next interval of a synchronous population, which opens when all have come to it."""
+        """Return the next interval of a synchronous population, which opens when all have come to it."""
         if not self._asked.synch or not len(self._population):
             return ()
         members = self._population.members
@@ -329,16 +325,16 @@ class PopulationBasedTraining(MetricScheduler):
         return f"{self._name}: {checkpoints} checkpoints, {perturbations} perturbs"
 
     def last_scores(self, trials: list[Trial]) -> list[float]:
-        """Returns the last scores of those of these trials that are unfinished; larger is better."""
+        """Return the last scores of those of these trials that are unfinished; larger is better."""
         members = (self._population.members.get(trial.trial_id) for trial in trials)
         return [member.score for member in members if member is not None and member.score is not None]
 
     def reset_stats(self) -> None:
-        """Resets the counts of `debug_string` to 0."""
+        """Reset the counts of `debug_string` to 0."""
         self._shown_from = (self._num_checkpoints, self._num_perturbations)
 
     def take_log_rows(self) -> list[LogRow]:
-        """Returns what was changed since the last call, to be written to the policy files."""
+        """Return what was changed since the last call, to be written to the policy files."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -397,8 +393,8 @@ def _is_saving(trial: Trial) -> bool:
     return trial.state is TrialState.SAVING
 
 
-def _to_go_on_from(donor: Trial, newest: int) -> CheckpointRef | None:
-    """Returns the newest checkpoint; of a trial that has ended, the one from when it was chosen."""
+def _to_resume_from(donor: Trial, newest: int) -> CheckpointRef | None:
+    """Return the newest checkpoint; of a trial that has ended, the one from when it was chosen."""
     if donor.adopted is not None or not donor.is_finished():
         return donor.newest
     then = [each for each in donor.checkpoints if each.index <= newest]

@@ -1,4 +1,4 @@
-"""Changes configurations for PBT: checks mutations, fills in missing values, explores around a good one.
+"""Change configurations for PBT: checks mutations, fills in missing values, explores around a good one.
 
 Random values come from the stream that is passed in, so equal streams give equal results.
 """
@@ -32,14 +32,14 @@ _HOW = (
 
 
 class Chances(NamedTuple):
-    """A Chances says how far from the good configuration the new one may be."""
+    """Says how far from the good configuration the new one may be."""
 
     resample_probability: float
     perturbation_factors: Sequence[float]
 
 
 def check_mutations(mutations: Mutations, where: str) -> None:
-    """Raises a TypeError or ValueError that names the key whose mutation is none."""
+    """Raise a TypeError or ValueError that names the key whose mutation is none."""
     for key, value in mutations.items():
         name = f"{where}[{key!r}]"
         if isinstance(value, Mapping):
@@ -53,7 +53,7 @@ def check_mutations(mutations: Mutations, where: str) -> None:
 
 
 def filled(config: Mapping[str, Any], mutations: Mutations, stream: Stream) -> tuple[Config, dict[Path, Any]]:
-    """Returns a copy with a value for every mutation, and the paths of those that were missing."""
+    """Return a copy with a value for every mutation, and the paths of those that were missing."""
     new: Config = dict(config)
     added: dict[Path, Any] = {}
     for key, mutation in mutations.items():
@@ -70,7 +70,7 @@ def filled(config: Mapping[str, Any], mutations: Mutations, stream: Stream) -> t
 def explored(
     config: Mapping[str, Any], mutations: Mutations, chances: Chances, stream: Stream
 ) -> tuple[Config, dict[str, Any]]:
-    """Returns a new configuration near this one, and what was done to each value, in words."""
+    """Return a new configuration near this one, and what was done to each value, in words."""
     new: Config = dict(config)
     done: dict[str, Any] = {}
     for key, mutation in mutations.items():
@@ -87,7 +87,7 @@ def explored(
 
 
 def drawn(mutation: Any, stream: Stream) -> Any:  # noqa: ANN401 - whatever a user tunes
-    """Returns a value that does not depend on the old one."""
+    """Return a value that does not depend on the old one."""
     if isinstance(mutation, (list, tuple)):
         return mutation[stream.randrange(len(mutation))]
     seed = stream.getrandbits(32)
@@ -100,7 +100,7 @@ def drawn(mutation: Any, stream: Stream) -> Any:  # noqa: ANN401 - whatever a us
 
 
 def _changed(value: Any, mutation: Any, chances: Chances, stream: Stream) -> tuple[Any, str]:  # noqa: ANN401
-    """Moves a value with neighbours to one of them; multiplies a number, which keeps its type."""
+    """Move a value with neighbours to one of them; multiplies a number, which keeps its type."""
     if isinstance(mutation, Categorical):
         mutation = list(mutation.categories)  # a number times 1.2 need not be one of the choices
     is_list = isinstance(mutation, (list, tuple))
@@ -127,7 +127,7 @@ def _of_type(old: Any, new: Any) -> Any:  # noqa: ANN401 - numbers of any kind
 
 
 def explored_freely(config: Config, explore: Callable[[Config], Any]) -> Config:
-    """Returns what the user's own function makes of it; ValueError when it forgets to return it."""
+    """Return what the user's own function makes of it; ValueError when it forgets to return it."""
     new = _called(explore, "custom_explore_fn", config)
     if not isinstance(new, dict):
         name = getattr(explore, "__name__", repr(explore))
@@ -148,7 +148,7 @@ def _called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:  #
 
 
 def values_of(config: Mapping[str, Any], mutations: Mutations) -> Iterator[tuple[Path, Any]]:
-    """Returns the values that are mutated, by their path."""
+    """Return the values that are mutated, by their path."""
     for key, mutation in mutations.items():
         if isinstance(mutation, Mapping):
             inner = config.get(key)
@@ -164,7 +164,7 @@ def perturbed_tag(original: str, config: Mapping[str, Any], mutations: Mutations
 
 
 def changes_in_words(before: Mapping[str, Any], now: Mapping[str, Any], mutations: Mutations) -> str:
-    """Returns how the values that are mutated have changed: "lr 0.1 -> 0.12"."""
+    """Return how the values that are mutated have changed: "lr 0.1 -> 0.12"."""
     old, new = (
         {"/".join(map(str, path)): in_words(value) for path, value in values_of(config, mutations)}
         for config in (before, now)
@@ -174,7 +174,7 @@ def changes_in_words(before: Mapping[str, Any], now: Mapping[str, Any], mutation
 
 
 def original_tag(tag: str) -> str:
-    """Returns a tag without what earlier perturbations have added."""
+    """Return a tag without what earlier perturbations have added."""
     return tag.partition("@perturbed[")[0]
 
 
@@ -182,7 +182,7 @@ Explore = Callable[[Config], Config]
 
 
 class PbtParameters(NamedTuple):
-    """A PbtParameters holds Ray's parameters without metric and mode, and a seed."""
+    """Holds Ray's parameters without metric and mode, and a seed."""
 
     perturbation_interval: float
     burn_in_period: float
@@ -230,7 +230,7 @@ Turn = tuple[float, bool, int, str]  # time, whether it is a copy, order of join
 
 @dataclass(slots=True)
 class Member:
-    """A Member is one trial that is not finished. Times are those of `time_attr`."""
+    """One trial that is not finished. Times are those of `time_attr`."""
 
     number: int
     tag: str  # before any perturbation
@@ -242,7 +242,7 @@ class Member:
 
 
 class Population:
-    """A Population holds members by trial id, in the order in which they joined."""
+    """Holds members by trial id, in the order in which they joined."""
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
@@ -254,7 +254,7 @@ class Population:
         return len(self.members)
 
     def join(self, trial_id: str, tag: str) -> Member:
-        """Adds a new member, or one that begins anew."""
+        """Add a new member, or one that starts over."""
         self.leave(trial_id)
         member = self.members[trial_id] = Member(self.joined, tag)
         self.joined += 1
@@ -284,7 +284,7 @@ class Population:
                 heapify(self._by_time)
 
     def copy_times(self, to: str, of: str, perturbed_at: float, trained: float) -> None:
-        """Sets the times of one member to those of another, or to its last ones if that has left."""
+        """Set the times of one member to those of another, or to its last ones if that has left."""
         donor = self.members.get(of)
         if donor is not None:
             perturbed_at, trained = donor.last_perturbation_time, donor.last_train_time
@@ -292,13 +292,13 @@ class Population:
         self.set_time(to, trained, is_copy=True)
 
     def quantiles(self, fraction: float) -> tuple[list[str], list[str]]:
-        """Returns the worst and the best, worst first: equally many, none in both."""
+        """Return the worst and the best, worst first: equally many, none in both."""
         count = self._quantile_size(fraction)
         names = [trial_id for _, _, trial_id in self._ranked]
         return names[:count], names[len(names) - count :]
 
     def place(self, trial_id: str, fraction: float) -> int:
-        """Returns -1 for one of the worst, 1 for one of the best, 0 for neither."""
+        """Return -1 for one of the worst, 1 for one of the best, 0 for neither."""
         member, count = self.members[trial_id], self._quantile_size(fraction)
         if member.score is None:
             return 0
@@ -308,7 +308,7 @@ class Population:
         return 1 if position >= len(self._ranked) - count else 0
 
     def one_of_the_best(self, fraction: float, draw: Callable[[int], int]) -> str:
-        """Returns one of the best; `draw(n)` is a number below n."""
+        """Return one of the best; `draw(n)` is a number below n."""
         count = self._quantile_size(fraction)
         _, _, trial_id = self._ranked[len(self._ranked) - count + draw(count)]
         return str(trial_id)
@@ -318,13 +318,13 @@ class Population:
         return min(math.ceil(total * fraction), total // 2)
 
     def least_time(self) -> float:
-        """Returns the time of the member that is most behind; infinite without members."""
+        """Return the time of the member that is most behind; infinite without members."""
         while self._by_time and not self._is_true(self._by_time[0]):
             heappop(self._by_time)
         return self._by_time[0][0] if self._by_time else math.inf
 
     def most_behind(self, may_run: Callable[[str], bool], below: float) -> str | None:
-        """Returns the trial that may run and has trained least, and less than `below`.
+        """Return the trial that may run and has trained least, and less than `below`.
 
         Of equals the first to join. Copies come after their originals: with one worker, a trial that is reset
         to another one's time again and again would else keep that one from ever continuing. Trials that may

@@ -1,4 +1,4 @@
-"""Writes PBT's policy files, which say what was changed into what, and trains one trial by such a file.
+"""Write PBT's policy files, which say what was changed into what, and trains one trial by such a file.
 
 The scheduler only makes rows; PolicyLog, a callback of the experiment, writes them. A row is written once,
 even if its event is handled again after a crash: rows are numbered, and the global file has one line each.
@@ -30,7 +30,7 @@ GLOBAL_FILE = "pbt_global.txt"
 
 
 class LogRow(NamedTuple):
-    """A LogRow is one perturbation."""
+    """One perturbation."""
 
     number: int  # of this run, from 0
     target_id: str
@@ -41,7 +41,7 @@ class LogRow(NamedTuple):
 def log_row(
     number: int, target: Trial, donor: Trial, checkpoint: CheckpointRef, new: Mapping[str, Any]
 ) -> LogRow:
-    """Returns the row of a change about to be made. Tags are the original ones."""
+    """Return the row of a change about to be made. Tags are the original ones."""
     shown = {**donor.last_result, **checkpoint.metrics}
     row = [
         original_tag(target.experiment_tag),
@@ -59,7 +59,7 @@ def policy_file(trial_id: str) -> str:
 
 
 class PolicyLog(Callback):
-    """A PolicyLog writes a scheduler's rows into an experiment's directory at the end of every step."""
+    """Writes a scheduler's rows into an experiment's directory at the end of every step."""
 
     def __init__(self, scheduler: Any, directory: str, *, is_new: bool) -> None:  # noqa: ANN401 - a user's
         """`is_new`: files of another experiment that are there are removed when the first row is written."""
@@ -95,7 +95,7 @@ class PolicyLog(Callback):
         self._lines += 1
 
     def _begin(self) -> int:
-        """Returns how many rows are there; half a row, left by a crash, is removed."""
+        """Return how many rows are there; half a row, left by a crash, is removed."""
         if self._is_new:
             for name in os.listdir(self._directory):
                 if name == GLOBAL_FILE or (name.startswith("pbt_policy_") and name.endswith(".txt")):
@@ -117,7 +117,7 @@ class PolicyLog(Callback):
 
 
 def _as_data(value: object) -> Any:  # noqa: ANN401 - what JSON knows
-    """Returns numbers and arrays of numpy as data, anything else as text."""
+    """Return numbers and arrays of numpy as data, anything else as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -125,14 +125,14 @@ _ROW_LENGTH = 6
 
 
 class Change(NamedTuple):
-    """A Change says which configuration applies from an iteration on."""
+    """Says which configuration applies from an iteration on."""
 
     step: int
     config: dict[str, Any]
 
 
 class PopulationBasedTrainingReplay(FIFOScheduler):
-    """A PopulationBasedTrainingReplay repeats the history of one trial of a finished PBT run.
+    """Repeats the history of one trial of a finished PBT run.
 
     Args:
         policy_file: `pbt_policy_<trial id>.txt` in that run's directory. The trial gets the first
@@ -174,7 +174,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
             trial.config = dict(self.config)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        """Pauses the trial, with a checkpoint, at a change, which is made when it is started again."""
+        """Pause the trial, with a checkpoint, at a change, which is made when it is started again."""
         self._step = result.get(TRAINING_ITERATION, self._step)
         if TRAINING_ITERATION not in result or self._position == len(self._changes):
             return self.CONTINUE
@@ -210,7 +210,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
 
 
 def _history(policy_file: str) -> tuple[dict[str, Any] | None, list[Change]]:
-    """Returns the first configuration and the changes, found in the rows from the last one backwards."""
+    """Return the first configuration and the changes, found in the rows from the last one backwards."""
     rows = _rows(policy_file)
     if not rows:
         return None, []
@@ -240,6 +240,6 @@ def _rows(policy_file: str) -> list[list[Any]]:
             raise ValueError(f"{where}, line {number} is not valid JSON ({error}): {how}") from error
         is_row = isinstance(row, list) and len(row) == _ROW_LENGTH and isinstance(row[3], (int, float))
         if not is_row or not isinstance(row[4], dict) or not isinstance(row[5], dict):
-            raise ValueError(f"{where}, line {number} is no list of {_ROW_LENGTH} policy fields: {how}")
+            raise ValueError(f"{where}, line {number} is not a list of {_ROW_LENGTH} policy fields: {how}")
         rows.append(row)
     return rows

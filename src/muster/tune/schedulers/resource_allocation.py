@@ -1,4 +1,4 @@
-"""Decides which trials get idle CPUs and GPUs: DistributeResources and DistributeResourcesToTopJob.
+"""Decide which trials get idle CPUs and GPUs: DistributeResources and DistributeResourcesToTopJob.
 
 ResourceChangingScheduler calls them after a result and carries out what they return.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def fitting(free: Resources, unit: Resources) -> int:
-    """Returns how many units fit into `free`, which may be negative: then none does.
+    """Return how many units fit into `free`, which may be negative: then none does.
 
     Example:
         >>> fitting(Resources.of(CPU=5, GPU=1), Resources.of(CPU=2))
@@ -34,12 +34,12 @@ def fitting(free: Resources, unit: Resources) -> int:
 
 
 def shortage(free: Resources, unit: Resources) -> int:
-    """Returns how many units have to be given back until nothing that a unit consists of is negative."""
+    """Return how many units have to be released until nothing that a unit consists of is negative."""
     return max(0, *(-(free.units(name) // amount) for name, amount in unit.items()))
 
 
 def even_share(whole: Resources, base: Resources, unit: Resources, sharers: int) -> int:
-    """Returns the most units that one of `sharers` gets when all of `whole` is dealt out in turns.
+    """Return the most units that one of `sharers` gets when all of `whole` is dealt out in turns.
 
     Example:
         >>> even_share(Resources.of(CPU=8), Resources.of(CPU=1), Resources.of(CPU=1), 3)
@@ -50,14 +50,14 @@ def even_share(whole: Resources, base: Resources, unit: Resources, sharers: int)
 
 
 def units_above(base: Resources, now: Resources, unit: Resources) -> int:
-    """Returns how many whole units more than `base` this is."""
+    """Return how many whole units more than `base` this is."""
     return fitting(now.minus(base), unit)
 
 
 def enlarged(
     base: PlacementGroupFactory, unit: Resources, count: int, add_bundles: bool
 ) -> PlacementGroupFactory:
-    """Returns `base` and `count` units: as separate bundles, or inside of its only one."""
+    """Return `base` and `count` units: as separate bundles, or inside of its only one."""
     if count == 0:
         return base
     bundles, _ = base.described()
@@ -69,12 +69,12 @@ def enlarged(
 
 @lru_cache(maxsize=256)  # the same few are asked for at every result
 def size_of(factory: PlacementGroupFactory) -> Resources:
-    """Returns all bundles together."""
+    """Return all bundles together."""
     return Resources.of(factory.required_resources)
 
 
 def can_be_placed(factory: PlacementGroupFactory, capacity: Resources) -> bool:
-    """Returns whether so much can start at all: fractions of a GPU do not span GPUs."""
+    """Return whether so much can start at all: fractions of a GPU do not span GPUs."""
     if not capacity.holds(size_of(factory)):
         return False
     amounts = [to_units("GPU", bundle["GPU"]) for bundle in factory.bundles if bundle.get("GPU")]
@@ -82,7 +82,7 @@ def can_be_placed(factory: PlacementGroupFactory, capacity: Resources) -> bool:
 
 
 def _gpus_needed(amounts: Iterable[int]) -> int:
-    """Returns the GPUs needed; fractions are packed, largest first, into the first GPU that holds them."""
+    """Return the GPUs needed; fractions are packed, largest first, into the first GPU that holds them."""
     count, left = 0, list[int]()
     for amount in sorted(amounts, reverse=True):
         whole, part = divmod(amount, SCALE)
@@ -98,7 +98,7 @@ def _gpus_needed(amounts: Iterable[int]) -> int:
 
 
 def as_units(amounts: Mapping[str, float] | None, owner: str, name: str) -> Resources:
-    """Returns a user's amounts without zeros; "cpu" and "gpu" are accepted. ValueError names the owner."""
+    """Return a user's amounts without zeros; "cpu" and "gpu" are accepted. ValueError names the owner."""
     spelled = {"cpu": "CPU", "gpu": "GPU"}
     try:
         return Resources.of(
@@ -111,7 +111,7 @@ def as_units(amounts: Mapping[str, float] | None, owner: str, name: str) -> Reso
 
 
 class DistributeResources:
-    """A DistributeResources gives every trial an even share of free resources, never less than its base.
+    """Gives every trial an even share of free resources, never less than its base.
 
     A trial above its base gives units back when trials that wait need them.
 
@@ -154,7 +154,7 @@ class DistributeResources:
         result: dict[str, Any],
         scheduler: ResourceChangingScheduler,
     ) -> PlacementGroupFactory | None:
-        """Returns what the trial should have from now on; None: what it has."""
+        """Return what the trial should have from now on; None: what it has."""
         if result.get("training_iteration", 0) < 1:
             return None
         base = scheduler.base_trial_resources or trial.placement_group_factory
@@ -186,7 +186,7 @@ class DistributeResources:
         scheduler: ResourceChangingScheduler,
         even: int,
     ) -> int:
-        """Returns the most units that this trial may have."""
+        """Return the most units that this trial may have."""
         return min(even, self._limit)
 
     @property
@@ -201,7 +201,7 @@ class DistributeResources:
         base: PlacementGroupFactory,
         capacity: Resources,
     ) -> PlacementGroupFactory:
-        """Returns the size nearest to the target that can start at all."""
+        """Return the size nearest to the target that can start at all."""
         have, target = change
         while target > have:
             larger = enlarged(base, unit, target, self.add_bundles)
@@ -225,7 +225,7 @@ class DistributeResources:
 
 
 class DistributeResourcesToTopJob(DistributeResources):
-    """A DistributeResourcesToTopJob gives all free resources to the best trial; others keep what they have.
+    """Gives all free resources to the best trial; others keep what they have.
 
     A trial that is no longer the best gives units back only when trials that wait need them. When the best
     has `increase_by_times` units, the next one gains. Other parameters are those of DistributeResources.
@@ -251,7 +251,7 @@ class DistributeResourcesToTopJob(DistributeResources):
 
     @property
     def refuses_several(self) -> str:
-        """Returns why it cannot be used with several metrics; "" when it has one of its own."""
+        """Return why it cannot be used with several metrics; "" when it has its own."""
         if self.metric and self.mode:
             return ""
         return f"{type(self).__name__} compares trials by one metric: pass metric=... and mode=... to it"
@@ -264,7 +264,7 @@ class DistributeResourcesToTopJob(DistributeResources):
         scheduler: ResourceChangingScheduler,
         even: int,
     ) -> int:
-        """Returns the limit for the best trial below it; 0 for the others."""
+        """Return the limit for the best trial below it; 0 for the others."""
         mode = self.mode or scheduler.mode
         metric, sign = need_goal(self, self.metric or scheduler.metric, mode), 1.0 if mode == "max" else -1.0
         base = scheduler.base_trial_resources or trial.placement_group_factory
@@ -283,7 +283,7 @@ class DistributeResourcesToTopJob(DistributeResources):
 
 
 def _score(result: Mapping[str, Any], metric: str, sign: float) -> float:
-    """Returns a score: larger is better; whatever is not a number is worst."""
+    """Return a score: larger is better; whatever is not a number is worst."""
     try:
         score = sign * float(named(result, metric))
     except (TypeError, ValueError):
@@ -295,7 +295,7 @@ AT_REST = (TrialState.PENDING, TrialState.PAUSED)
 
 
 class Changes:
-    """A Changes holds decided changes by trial id, until the trial reports with its new resources."""
+    """Holds decided changes by trial id, until the trial reports with its new resources."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, PlacementGroupFactory] = {}
@@ -304,13 +304,13 @@ class Changes:
         return trial.trial_id in self.sizes
 
     def at_rest(self, tune_controller: ControllerView) -> list[Trial]:
-        """Returns the trials whose process has ended: they can be changed now."""
+        """Return the trials whose process has ended: they can be changed now."""
         return [trial for trial in self._trials(tune_controller) if trial.state in AT_REST]
 
     def claims(
         self, tune_controller: ControllerView, base: PlacementGroupFactory | None, wanted: int
     ) -> tuple[Resources, int]:
-        """Returns what trials hold, were promised or wait for, and how many those trials are.
+        """Return what trials hold, were promised or wait for, and how many those trials are.
 
         Of the trials that are paused for another reason only `wanted` count.
         """
@@ -328,7 +328,7 @@ class Changes:
         return total, now.live - (now.paused - own[TrialState.PAUSED] - wanted)
 
     def leave_room(self, tune_controller: ControllerView, trial: Trial, new: PlacementGroupFactory) -> bool:
-        """Returns whether a running trial could have `new` at once, with all promises to others kept."""
+        """Return whether a running trial could have `new` at once, with all promises to others kept."""
         now = tune_controller.occupancy()
         total = now.used.minus(size_of(trial.placement_group_factory)).plus(size_of(new))
         for other in self._trials(tune_controller):
@@ -339,7 +339,7 @@ class Changes:
         return now.capacity.holds(total)
 
     def others_paused(self, tune_controller: ControllerView) -> int:
-        """Returns how many trials are paused for another reason."""
+        """Return how many trials are paused for another reason."""
         own = sum(trial.state is TrialState.PAUSED for trial in self._trials(tune_controller))
         return tune_controller.occupancy().paused - own
 
@@ -363,14 +363,14 @@ _LONGEST = 64  # reports
 
 
 class Unsaved:
-    """An Unsaved makes each further attempt wait for twice as many reports, or for a checkpoint."""
+    """Makes each further attempt wait for twice as many reports, or for a checkpoint."""
 
     def __init__(self) -> None:
         self._waits: dict[str, tuple[int, int]] = {}  # reports to let pass; how many those were at first
         self._is_known = False  # that this happens
 
     def note(self, trial_id: str) -> bool:
-        """Notes an attempt in vain; returns True for the first one of all."""
+        """Note an attempt in vain; return True for the first one of all."""
         _, last = self._waits.get(trial_id, (0, 0))
         wait = min(_LONGEST, max(1, 2 * last))
         self._waits[trial_id] = (wait, wait)
@@ -378,7 +378,7 @@ class Unsaved:
         return is_first
 
     def may_try(self, trial_id: str, has_checkpoint: bool) -> bool:
-        """Returns whether to try; called at each report at which there is something to change."""
+        """Return whether to try; called at each report at which there is something to change."""
         left, last = self._waits.get(trial_id, (0, 0))
         if has_checkpoint or left == 0:
             return True

@@ -1,4 +1,4 @@
-"""Grows running trials onto idle resources, and shrinks them when others need those.
+"""Grow running trials onto idle resources, and shrinks them when others need those.
 
 A trial changes at a report: it is saved and paused, and starts again at once with its new resources. So that
 no step after the first is lost and no trial waits forever, a trial is paused only with a checkpoint of its
@@ -44,7 +44,7 @@ _EVENLY = DistributeResources(add_bundles=False)
 
 
 class ResourceChangingScheduler(TrialScheduler):
-    """A ResourceChangingScheduler wraps a scheduler, and changes the resources of trials while they run.
+    """Wraps a scheduler, and changes the resources of trials while they run.
 
     All trials must start with the same resources and be able to continue from their checkpoints. A trial sees
     what it has by `tune.get_context().get_trial_resources()`. `TuneConfig(reuse_actors=True)` is refused.
@@ -94,28 +94,30 @@ class ResourceChangingScheduler(TrialScheduler):
 
     @property
     def base_trial_resources(self) -> PlacementGroupFactory | None:
-        """Returns what all trials start with; None before there is one."""
+        """Return what all trials start with; None before there is one."""
         return self._base_trial_resources
 
     @property
     def mode(self) -> str | None:
+        """The mode of the base scheduler."""
         mode: str | None = self._mode or getattr(self._base_scheduler, "_mode", None)
         return mode
 
     @property
     def metric(self) -> Any:  # noqa: ANN401
+        """The metric of the base scheduler."""
         return self._base_scheduler.metric
 
     def promised(self, trial: Trial) -> PlacementGroupFactory:
-        """Returns what a trial has, or will have in a moment."""
+        """Return what a trial has, or will have in a moment."""
         return self._changes.sizes.get(trial.trial_id, trial.placement_group_factory)
 
     def trials_at_work(self, tune_controller: ControllerView) -> list[Trial]:
-        """Returns the trials that run, and those that are paused only because of a change."""
+        """Return the trials that run, and those that are paused only because of a change."""
         return [*tune_controller.get_running_trials(), *self._changes.at_rest(tune_controller)]
 
     def claims(self, tune_controller: ControllerView) -> tuple[Resources, int]:
-        """Returns what all trials together have, will have in a moment or wait for, and how many they are.
+        """Return what all trials together have, will have in a moment or wait for, and how many they are.
 
         Trials that the base scheduler keeps paused count only when it wants them to continue.
         """
@@ -178,7 +180,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self.PAUSE
 
     def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: object) -> Trial | None:
-        """Returns a trial that was paused for a change, else the base scheduler's choice, sized to fit."""
+        """Return a trial that was paused for a change, else the base scheduler's choice, sized to fit."""
         for changed in self._changes.at_rest(tune_controller):
             self._make_fit(tune_controller, changed, self._changes.sizes[changed.trial_id])
             return changed
@@ -195,6 +197,7 @@ class ResourceChangingScheduler(TrialScheduler):
 
     @property
     def supports_buffered_results(self) -> bool:
+        """Whether several results may arrive together."""
         return self._base_scheduler.supports_buffered_results
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what else the base scheduler offers
@@ -207,7 +210,13 @@ class ResourceChangingScheduler(TrialScheduler):
     def reallocate_trial_resources_if_needed(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> PlacementGroupFactory | None:
-        """Returns what the trial is to be paused for; None when it continues as it is."""
+        """Return what to pause the trial for; None if it continues unchanged.
+
+        Args:
+            tune_controller: The running experiment, with `get_trials()` and `stop_trial()`.
+            trial: The trial.
+            result: The result.
+        """
         if self._allocate is None:
             return None
         new = self._usable(self._allocate(tune_controller, trial, result, self))
@@ -216,14 +225,19 @@ class ResourceChangingScheduler(TrialScheduler):
         return new
 
     def set_trial_resources(self, trial: Trial, new_resources: PlacementGroupFactory) -> bool:
-        """Sets the resources of a trial without a process; returns whether that is a change."""
+        """Set the resources of a trial without a process; returns whether that is a change.
+
+        Args:
+            trial: The trial.
+            new_resources: The resources from the next start on.
+        """
         if new_resources == trial.placement_group_factory:
             return False
         trial.update_resources(new_resources)
         return True
 
     def _end_change(self, trial: Trial) -> None:
-        """Ends the change of a trial that runs again, with or, if nothing could be saved, without it."""
+        """End the change of a trial that runs again, with or, if nothing could be saved, without it."""
         change = self._changes.sizes.pop(trial.trial_id, None)
         if change is None:
             return
@@ -253,7 +267,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._unsaved.may_try(trial.trial_id, bool(result.get("checkpoint_dir_name")))
 
     def _is_free(self, tune_controller: ControllerView, trial: Trial, new: PlacementGroupFactory) -> bool:
-        """Returns whether what a trial grows by is free; else it would be paused for nothing."""
+        """Return whether what a trial grows by is free; else it would be paused for nothing."""
         now = tune_controller.occupancy()
         if not now.capacity.holds(size_of(new)):
             self._warn_of_too_much(trial, new, now.capacity)
@@ -263,7 +277,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._changes.leave_room(tune_controller, trial, new)
 
     def _make_fit(self, tune_controller: ControllerView, trial: Trial, wanted: PlacementGroupFactory) -> bool:
-        """Sets the first size that fits: the promised one, the old one, the base; returns whether one did."""
+        """Set the first size that fits: the promised one, the old one, the base; returns whether one did."""
         now = tune_controller.occupancy()
         base = self._base_trial_resources or trial.placement_group_factory
         for size in (wanted, trial.placement_group_factory, base):
@@ -289,7 +303,7 @@ class ResourceChangingScheduler(TrialScheduler):
     # Whether other trials need what is free.
 
     def _note_wanted(self, tune_controller: ControllerView, chosen: Trial | None) -> None:
-        """Notes whether the base scheduler's choice found no space. A restore has to learn the same here."""
+        """Note whether the base scheduler's choice found no space. A restore has to learn the same here."""
         if not self._changes.others_paused(tune_controller):
             return
         wanted = chosen.trial_id if chosen is not None and chosen.state is TrialState.PAUSED else ""

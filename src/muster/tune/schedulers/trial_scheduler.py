@@ -1,4 +1,4 @@
-"""Defines TrialScheduler, the base class of every scheduler, with Ray's hook names, and FIFOScheduler.
+"""Define TrialScheduler, the base class of every scheduler, with Ray's hook names, and FIFOScheduler.
 
 The controller calls the hooks with a `ControllerView`; a scheduler never reaches an engine.
 """
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialScheduler(PluginState):
-    """A TrialScheduler decides which trial runs next and whether a trial that reported continues.
+    """Decides which trial runs next and whether a trial that reported continues.
 
     Subclasses need not call `__init__`. State is saved by `save_state` (by default all attributes); Ray's
     `save(path)` and `restore(path)` do the same with a file, and are honoured when only they are overridden.
@@ -41,14 +41,22 @@ class TrialScheduler(PluginState):
 
     @property
     def metric(self) -> Any:  # noqa: ANN401
+        """The metric that decides."""
         return self._metric
 
     @property
     def supports_buffered_results(self) -> bool:
+        """Whether several results may arrive together."""
         return self._supports_buffered_results
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
-        """Takes over the experiment's metric; returns False when it was set twice."""
+        """Take over the experiment's metric; return False when it was set twice.
+
+        Args:
+            metric: The metric to compare; by default the experiment's.
+            mode: "min" or "max"; by default the experiment's.
+            spec: Further settings.
+        """
         del mode, spec
         if self._metric and metric:
             return False
@@ -59,39 +67,68 @@ class TrialScheduler(PluginState):
         return True
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Called with a new trial, or one that failed and is tried again."""
+        """Called with a new trial, or one that failed and is tried again.
+
+        Args:
+            tune_controller: The running experiment, with `get_trials()` and `stop_trial()`.
+            trial: The trial.
+        """
         raise NotImplementedError
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Called when a trial failed. If it is tried again, `on_trial_add` follows."""
+        """Called when a trial failed. If it is tried again, `on_trial_add` follows.
+
+        Args:
+            tune_controller: The running experiment, with `get_trials()` and `stop_trial()`.
+            trial: The trial.
+        """
         raise NotImplementedError
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        """Returns CONTINUE, PAUSE, STOP or NOOP, for a flat result."""
+        """Return CONTINUE, PAUSE, STOP or NOOP, for a flat result.
+
+        Args:
+            tune_controller: The running experiment, with `get_trials()` and `stop_trial()`.
+            trial: The trial.
+            result: The result.
+        """
         raise NotImplementedError
 
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """Called when a running trial ended well; `result` is its last one."""
+        """Called when a running trial ended well; `result` is its last one.
+
+        Args:
+            tune_controller: The running experiment, with `get_trials()` and `stop_trial()`.
+            trial: The trial.
+            result: The last result.
+        """
         raise NotImplementedError
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Called when a pending or paused trial was ended."""
+        """Called when a pending or paused trial was ended.
+
+        Args:
+            tune_controller: The running experiment, with `get_trials()` and `stop_trial()`.
+            trial: The trial.
+        """
         raise NotImplementedError
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
-        """Returns the PENDING or PAUSED trial to start next; idempotent, as it is called until that runs."""
+        """Return the PENDING or PAUSED trial to start next; idempotent, as it is called until that runs."""
         raise NotImplementedError
 
     def debug_string(self) -> str:
-        """Returns one or more lines that describe the scheduler to users."""
+        """Return one or more lines that describe the scheduler to users."""
         raise NotImplementedError
 
     def save(self, checkpoint_path: str) -> None:
+        """Write the state to a file."""
         Path(checkpoint_path).write_bytes(super().save_state() if self._saves_to_files else self.save_state())
 
     def restore(self, checkpoint_path: str) -> None:
+        """Load the state from a file."""
         state = Path(checkpoint_path).read_bytes()
         if self._saves_to_files:
             super().restore_state(state)
@@ -109,7 +146,7 @@ class TrialScheduler(PluginState):
 
     @property
     def _saves_to_files(self) -> bool:
-        """Returns whether a subclass written for Ray has its own file format, for `save_state`."""
+        """Return whether a subclass written for Ray has its own file format, for `save_state`."""
         kind = type(self)
         return kind.save is not TrialScheduler.save and kind.restore is not TrialScheduler.restore
 
@@ -117,7 +154,7 @@ class TrialScheduler(PluginState):
 def offer_search_properties(
     scheduler: TrialScheduler, metric: str | None, mode: str | None, **spec: object
 ) -> bool:
-    """Calls `set_search_properties`, without `spec` for an override that was written before it existed."""
+    """Call `set_search_properties`, without `spec` for an override that was written before it existed."""
     offered = inspect.signature(scheduler.set_search_properties).parameters
     if spec and not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in offered.values()):
         name = type(scheduler).__name__
@@ -127,7 +164,7 @@ def offer_search_properties(
 
 
 class FIFOScheduler(TrialScheduler):
-    """A FIFOScheduler runs trials in the order in which they began to wait."""
+    """Runs trials in the order in which they began to wait."""
 
     _state_kind = "fifo"
     _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric",)
@@ -149,12 +186,12 @@ class FIFOScheduler(TrialScheduler):
         return first_waiting(tune_controller)
 
     def milestones(self, trial: Trial) -> Sequence[Milestone] | None:
-        """Returns where a trial may be stopped or paused; () when it runs to its end, None: not known."""
+        """Return where a trial may be stopped or paused; () when it runs to its end, None: not known."""
         del trial
         return () if type(self) is FIFOScheduler else None
 
     def rung_levels(self) -> tuple[tuple[float, ...] | None, str]:
-        """Returns all times at which trials are compared, () for none, None for unknown; and their key."""
+        """Return all times at which trials are compared, () for none, None for unknown; and their key."""
         return () if type(self) is FIFOScheduler else None, ITERATION
 
     def debug_string(self) -> str:
@@ -162,7 +199,7 @@ class FIFOScheduler(TrialScheduler):
 
 
 def first_waiting(tune_controller: ControllerView) -> Trial | None:
-    """Returns the first PENDING trial, else the first PAUSED one, of any controller."""
+    """Return the first PENDING trial, else the first PAUSED one, of any controller."""
     if hasattr(tune_controller, "first_waiting"):
         return tune_controller.first_waiting()
     trials = tune_controller.get_trials()
@@ -174,7 +211,7 @@ def first_waiting(tune_controller: ControllerView) -> Trial | None:
 
 
 def explain(tune_controller: ControllerView, trial_id: str, decision: str, reason: str) -> None:
-    """Records why this hook stops, pauses, promotes or changes a trial, with a controller that takes it."""
+    """Record why this hook stops, pauses, promotes or changes a trial, with a controller that takes it."""
     if hasattr(tune_controller, "explain"):
         tune_controller.explain(trial_id, decision, reason)
 
@@ -220,7 +257,7 @@ def scheduler_goal(scheduler: object, metric: Any, mode: Any) -> tuple[Any, Any]
 
 
 def need_goal(owner: object, metric: str | None, mode: str | None) -> str:
-    """Returns the metric; ValueError for an `owner` that compares trials and lacks a metric or a mode."""
+    """Return the metric; ValueError for an `owner` that compares trials and lacks a metric or a mode."""
     if not metric or not mode:
         raise ValueError(
             f"{type(owner).__name__} compares trials and needs a metric (now {metric!r}) and a mode "
@@ -230,7 +267,7 @@ def need_goal(owner: object, metric: str | None, mode: str | None) -> str:
 
 
 class MetricScheduler(FIFOScheduler):
-    """A MetricScheduler knows metric, mode and time; scores are signed so that larger is better."""
+    """Knows metric, mode and time; scores are signed so that larger is better."""
 
     _plain_attributes: ClassVar[tuple[str, ...]] = ("_metric", "_mode")
     takes_several_objectives: ClassVar[bool] = False
@@ -250,7 +287,7 @@ class MetricScheduler(FIFOScheduler):
         return self._state_version if self.objectives > 1 or not self.takes_several_objectives else 1
 
     def set_search_properties(self, metric: Any, mode: Any, **spec: object) -> bool:  # noqa: ANN401
-        """Takes over the experiment's metric and mode; returns False when one of them was set twice."""
+        """Take over the experiment's metric and mode; return False when one of them was set twice."""
         if (self._metric and metric) or (self._mode and mode):
             return False
         self._metric, self._mode = checked_goal(self, metric or self._metric, mode or self._mode)
@@ -262,14 +299,14 @@ class MetricScheduler(FIFOScheduler):
         return True
 
     def _set_up(self, parameters: Any) -> None:  # noqa: ANN401 - each class has its own
-        """Starts without trials."""
+        """Start without trials."""
         self._parameters = parameters
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
         need_goal(self, self._metric, self._mode)
 
     def _time_and_score(self, trial: Trial, result: dict[str, Any]) -> tuple[float, Any] | None:
-        """Returns time and score, several as a tuple; None when the result lacks one of them."""
+        """Return time and score, several as a tuple; None when the result lacks one of them."""
         if type(self._metric) is list:
             return self._time_and_scores(trial, result)
         if self._time_attr not in result or self._metric not in result:
@@ -281,7 +318,7 @@ class MetricScheduler(FIFOScheduler):
     def _time_and_scores(
         self, trial: Trial, result: dict[str, Any]
     ) -> tuple[float, tuple[tuple[float, ...], tuple[float, ...]]] | None:
-        """Returns time, and the scores with the relative violation of each constraint."""
+        """Return time, and the scores with the relative violation of each constraint."""
         if self._time_attr not in result or any(metric not in result for metric in self._metric):
             return None
         values = [self._number(trial, metric, result[metric]) for metric in self._metric]
@@ -291,7 +328,7 @@ class MetricScheduler(FIFOScheduler):
         return time, (scores, tuple(violations(result, self._constraints)))
 
     def _shown(self, score: Any) -> str:  # noqa: ANN401 - one or several
-        """Returns a score as the value that was reported, with the metric's name."""
+        """Return a score as the value that was reported, with the metric's name."""
         if isinstance(score, tuple):
             return self._all_shown(*score)
         return f"{self._metric} = {in_words(score if self._mode == 'max' else -score)}"

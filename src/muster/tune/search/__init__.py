@@ -1,4 +1,4 @@
-"""Exports search spaces and search algorithms under Ray's names; each is imported when it is first used."""
+"""Export search spaces and search algorithms under Ray's names; each is imported when it is first used."""
 
 from __future__ import annotations
 

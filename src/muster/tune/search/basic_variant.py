@@ -1,4 +1,4 @@
-"""Generates trials of grid and random search, one at a time, resumable at any of them."""
+"""Generate trials of grid and random search, one at a time, resumable at any of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,28 @@ from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.check_space import checked_points
-from muster.tune.search.paths import Path, children, flat_name, format_vars, is_container, is_equal, rebuilt
+from muster.tune.search.paths import (
+    Path,
+    children,
+    flat_name,
+    format_vars,
+    is_container,
+    is_equal,
+    is_group,
+    joined,
+    joined_variables,
+    rebuilt,
+)
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.sample import Domain, is_among
-from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
+from muster.tune.search.search_algorithm import (
+    Experiments,
+    SearchAlgorithm,
+    as_templates,
+    decoded_state,
+    hex_digits,
+)
 from muster.tune.search.variant_generator import Unresolved, VariantCursor, find_unresolved
 
 if TYPE_CHECKING:
@@ -27,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class BasicVariantGenerator(SearchAlgorithm):
-    """A BasicVariantGenerator makes every grid point for each sample, and draws random values for each trial.
+    """Makes every grid point for each sample, and draws random values for each trial.
 
     Grids are never listed, whatever their size. A saved state holds indices and the random stream; a
     generator that was given the same space continues from it with the trials that the saved one would make.
@@ -35,7 +52,7 @@ class BasicVariantGenerator(SearchAlgorithm):
     Args:
         points_to_evaluate: Configurations to begin with, as nested dicts; each replaces one sample, and what
             it leaves open is drawn or gone through as usual.
-        max_concurrent: How many trials may be unfinished at once; 0 is no limit.
+        max_concurrent: How many trials may be unfinished at once; 0: no limit.
         constant_grid_search: Draw random values once per sample, and share them between its grid points.
         random_state: A seed, or a numpy Generator or RandomState; None is seeded from numpy's global state.
         id_prefix: The first part of trial ids; by default five hex digits.
@@ -72,7 +89,7 @@ class BasicVariantGenerator(SearchAlgorithm):
 
     @property
     def total_samples(self) -> int:
-        """Returns the planned trials; grids nested in choices are counted when they have been made."""
+        """Return the planned trials; grids nested in choices are counted when they have been made."""
         total = 0
         for position, experiment in enumerate(self._experiments):
             made = self._made[position] if position < len(self._made) else 0
@@ -81,6 +98,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         return total
 
     def add_configurations(self, experiments: Experiments) -> None:
+        """Add experiments to search."""
         for template in as_templates(experiments):
             self._experiments.append(_Experiment(template, self._points))
         self._is_finished = False
@@ -89,6 +107,7 @@ class BasicVariantGenerator(SearchAlgorithm):
             self.restore_state(waiting)
 
     def next_trial(self) -> Trial | None:
+        """Return the next trial; None when there is none now."""
         if self._is_finished or 0 < self.max_concurrent <= len(self._live):
             return None
         while self._position < len(self._experiments):
@@ -111,14 +130,14 @@ class BasicVariantGenerator(SearchAlgorithm):
         variant = next(self._cursor, None)
         if variant is None:
             return None
-        variables = {path[1:]: value for path, value in variant[0].items()}
+        variables = joined_variables({path[1:]: value for path, value in variant[0].items()})
         number, self._counter = self._counter, self._counter + 1
         self._made[self._position] += 1
         tag = f"{number}_{format_vars(variables)}" if variables else str(number)
         evaluated = {flat_name(path): value for path, value in variables.items()}
         trial_id = f"{self._own_prefix()}_{number:05d}"
         trial = experiment.template.make(
-            trial_id, space.placeholders.resolve(variant[1]["config"]), evaluated, tag
+            trial_id, space.placeholders.resolve(joined(variant[1]["config"])), evaluated, tag
         )
         self._live[trial.trial_id] = None
         return trial
@@ -134,14 +153,15 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._live.pop(trial_id, None)
 
     def is_finished(self) -> bool:
-        """Returns True once a call of `next_trial` found nothing left."""
+        """Return True once a call of `next_trial` found nothing left."""
         return self._is_finished
 
     def set_finished(self) -> None:
+        """Suggest no further trial."""
         self._is_finished = True
 
     def save_state(self) -> bytes:
-        """Returns indices and the random stream: about 500 bytes, whatever the size of the space.
+        """Return indices and the random stream: about 500 bytes, whatever the size of the space.
 
         JSON because it must outlive versions; the standard library's, because the stream has 128-bit numbers.
         """
@@ -164,11 +184,11 @@ class BasicVariantGenerator(SearchAlgorithm):
         return json.dumps(state).encode()
 
     def restore_state(self, state: bytes) -> None:
-        """Continues from a saved state; the experiments may be added before or after."""
+        """Continue from a saved state; the experiments may be added before or after."""
         if not self._experiments:
             self._waiting_state = state
             return
-        saved = _decoded(state)
+        saved = decoded_state(self, json.loads, state)
         if saved["shapes"] != [experiment.shape for experiment in self._experiments]:
             raise RestoreError(
                 "BasicVariantGenerator: the search space differs from the one that was saved (other keys, "
@@ -189,7 +209,7 @@ class BasicVariantGenerator(SearchAlgorithm):
 
 
 class _Space:
-    """A _Space is one space to enumerate: the user's, or that with a point in it."""
+    """One space to enumerate: the user's, or that with a point in it."""
 
     def __init__(self, space: Any) -> None:  # noqa: ANN401
         self.placeholders = Placeholders()
@@ -202,7 +222,7 @@ class _Space:
 
 
 class _Experiment:
-    """An _Experiment holds one template, its space, and its space with each point preset."""
+    """Holds one template, its space, and its space with each point preset."""
 
     def __init__(self, template: TrialTemplate, points: Sequence[Mapping[str, Any]]) -> None:
         self.template = template
@@ -216,12 +236,12 @@ class _Experiment:
 
     @property
     def samples(self) -> int:
-        """Returns how many times a space is enumerated; 0 for an empty grid, which yields no trials."""
+        """Return how many times a space is enumerated; 0 for an empty grid, which yields no trials."""
         return len(self._with_point) + (self._drawn_samples if self._plain.open.size else 0)
 
     @property
     def planned(self) -> int:
-        """Returns the number of trials, without the grids that choices may hold."""
+        """Return the number of trials, without the grids that choices may hold."""
         with_point = sum(space.open.size for space in self._with_point)
         return with_point + self._drawn_samples * self._plain.open.size
 
@@ -230,27 +250,14 @@ class _Experiment:
 
     @property
     def shape(self) -> str:
-        """Returns a digest that changes when other trials would be made; objects may be exchanged."""
+        """Return a digest that changes when other trials would be made; objects may be exchanged."""
         spaces = [self._plain, *self._with_point]
         parts = [(space.open.paths, [len(options) for _, options in space.open.grids]) for space in spaces]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _decoded(state: bytes) -> dict[str, Any]:
-    try:
-        saved = json.loads(state)
-        version = saved["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RestoreError(f"BasicVariantGenerator: this is not a saved state of it ({error})") from error
-    if version != 1:
-        raise RestoreError(
-            f"BasicVariantGenerator: its state has version {version}", fix="this muster reads version 1"
-        )
-    return dict(saved)
-
-
 def preset(space: Any, point: Any, path: Path = ()) -> Any:  # noqa: ANN401
-    """Returns `space` with the values of `point` in it. A domain or grid inside a point changes nothing.
+    """Return `space` with the values of `point` in it. A domain or grid inside a point changes nothing.
 
     Raises KeyError for a key, or a list index, that the space does not have. (Ray raises TypeError for the
     index, and for a value inside a list that is out of range; here that is the same warning as elsewhere.)
@@ -295,7 +302,8 @@ def _is_open(node: Any) -> bool:  # noqa: ANN401
 
 def _check_domain(space: Any, value: Any, path: Path) -> None:  # noqa: ANN401
     if isinstance(space, Domain):
-        is_valid, domain = space.is_valid(value), space.domain_str
+        is_part = bool(path) and is_group(path[-1])  # `grouped` has chosen it
+        is_valid, domain = is_part or space.is_valid(value), space.domain_str
     elif "grid_search" in space:
         is_valid, domain = is_among(value, space["grid_search"]), "the grid"
     else:

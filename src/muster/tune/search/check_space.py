@@ -1,4 +1,4 @@
-"""Checks a search space when it is given, before a trial starts; its errors name the parameter.
+"""Check a search space when it is given, before a trial starts; its errors name the parameter.
 
 Called by what takes a `param_space`. Nothing is drawn here.
 """
@@ -21,7 +21,7 @@ _LONG = 100_000  # a list this long is data: nobody writes domains into it
 
 
 def check_space(space: Mapping[str, Any], where: str = "param_space") -> None:
-    """Raises ValueError for a domain or a grid that no value can come from; warns of large values once."""
+    """Raise ValueError for a domain or a grid that no value can come from; warns of large values once."""
     large: list[tuple[str, str]] = []
     for path, value in _leaves(dict(space), ()):
         place = where + "".join(f"[{key!r}]" for key in path)
@@ -43,7 +43,7 @@ def check_space(space: Mapping[str, Any], where: str = "param_space") -> None:
 
 
 def _leaves(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:  # noqa: ANN401
-    """Yields domains, grids and plain values; also those among the options of a choice or a grid."""
+    """Yield domains, grids and plain values; also those among the options of a choice or a grid."""
     options: Any = None
     if isinstance(node, Categorical):
         options = node.categories
@@ -81,7 +81,7 @@ def _fault(domain: Domain) -> str:
 
 
 def _written(domain: Float | Integer) -> str:
-    """Returns the domain as users write it."""
+    """Return the domain as users write it."""
     sampler = domain.get_sampler()
     step = f", {sampler.q!r}" if isinstance(sampler, Quantized) else ""
     inner = sampler.get_sampler() if isinstance(sampler, Quantized) else sampler
@@ -103,7 +103,7 @@ def _grid_fault(path: Path, value: Mapping[str, Any]) -> str:
 
 
 def _not_a_value(value: Any) -> str:  # noqa: ANN401
-    """Returns what to do about a function that was not called, or a domain of Ray Tune; "" for a value."""
+    """Return what to do about a function that was not called, or a domain of Ray Tune; "" for a value."""
     if getattr(value, "__module__", None) == "muster.tune.search.space" and callable(value):
         return f"is the function {value.__name__} itself; call it, e.g. tune.{value.__name__}(...)"
     if ray_object_hint(value, ("ray.tune.search.",)):  # it would be a constant here
@@ -113,7 +113,7 @@ def _not_a_value(value: Any) -> str:  # noqa: ANN401
 
 
 def _size(value: Any) -> int:  # noqa: ANN401 - whatever a user puts into a space
-    """Returns the bytes of an array, a table, a text or a long list; 0 when they are not known."""
+    """Return the bytes of an array, a table, a text or a long list; 0 when they are not known."""
     try:
         if isinstance(value, (str, bytes, bytearray, list, tuple)):
             return sys.getsizeof(value)
@@ -126,7 +126,7 @@ def _size(value: Any) -> int:  # noqa: ANN401 - whatever a user puts into a spac
 
 
 def checked_points(owner: object, given: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """Returns the points of `points_to_evaluate`."""
+    """Return the points of `points_to_evaluate`."""
     if given and not all(isinstance(point, Mapping) for point in given):
         raise ValueError(f"{type(owner).__name__}(points_to_evaluate=...): must be a list of dicts")
     return [dict(point) for point in given or ()]

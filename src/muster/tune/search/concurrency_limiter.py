@@ -9,10 +9,10 @@ from muster.tune.search.searcher import Searcher, Wrapper
 
 
 class ConcurrencyLimiter(Wrapper):
-    """A ConcurrencyLimiter returns None while `max_concurrent` trials of its searcher are unfinished.
+    """Returns None while `max_concurrent` trials of its searcher are unfinished.
 
     Args:
-        searcher: Whose suggestions to limit.
+        searcher: The searcher whose suggestions to limit.
         max_concurrent: How many trials may be unfinished.
         batch: Withhold completions until every unfinished trial has completed, then pass them on together.
     """
@@ -29,7 +29,7 @@ class ConcurrencyLimiter(Wrapper):
         self._limit_concurrency = not searcher.set_max_concurrency(max_concurrent)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Takes the limit of another limiter around this one."""
+        """Take the limit of another limiter around this one."""
         self.max_concurrent = max_concurrent
         return True
 
@@ -46,11 +46,7 @@ class ConcurrencyLimiter(Wrapper):
         return suggestion
 
     def on_trial_complete(
-        self,
-        trial_id: str,
-        result: dict[str, Any] | None = None,
-        error: bool = False,
-        stopped: bool = False,
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False, stopped: bool = False
     ) -> None:
         completion = (result, error, stopped)
         if not self._limit_concurrency:
@@ -74,6 +70,7 @@ class ConcurrencyLimiter(Wrapper):
         self.searcher.on_trial_complete(trial_id, result=result, error=error, **more)
 
     def get_state(self) -> dict[str, Any]:
+        """Return what a restored limiter needs."""
         return {
             "max_concurrent": self.max_concurrent,
             "batch": self.batch,
@@ -83,6 +80,7 @@ class ConcurrencyLimiter(Wrapper):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Load what `get_state` returned."""
         self.max_concurrent, self.batch = state["max_concurrent"], state["batch"]
         self.live_trials = dict.fromkeys(state["live_trials"])
         self.cached_results = dict(state["cached_results"])

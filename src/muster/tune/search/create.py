@@ -1,4 +1,4 @@
-"""Makes search algorithms and schedulers by name, for configuration files and command lines."""
+"""Make search algorithms and schedulers by name, for configuration files and command lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class PluginTable(NamedTuple):
-    """A PluginTable has the places of all plug-ins of a kind: module and class, by name."""
+    """Has the places of all plug-ins of a kind: module and class, by name."""
 
     kind: str
     package: str
@@ -27,10 +27,10 @@ class PluginTable(NamedTuple):
         module, class_name = self.places[name]
         return getattr(import_module(f"{self.package}.{module}"), class_name)
 
-    def create(self, name: str, given: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Returns the plug-in `name`, which the user wrote as `given`.
+    def create(self, name: str, given: str, kwargs: Mapping[str, Any], *, strict: bool = False) -> Any:  # noqa: ANN401
+        """Return the plug-in `name`, which the user wrote as `given`.
 
-        Keyword arguments that it does not take are left out with a warning.
+        Keyword arguments that it does not take are left out with a warning; `strict` refuses them.
         """
         if name not in self.places:
             near, known = did_you_mean(name, self.places), ", ".join(self.places)
@@ -47,6 +47,8 @@ class PluginTable(NamedTuple):
                 taken[key] = value
             else:
                 fix = did_you_mean(key, own) or f"it takes {', '.join(own)}"
+                if strict:
+                    raise ValueError(f"{given} does not take {key}; {fix}")
                 logger.warning("%s does not take %s, which is left out; %s", cls.__name__, key, fix)
         return cls(**taken)
 
@@ -59,7 +61,7 @@ def _parameters(cls: Any) -> list[str]:  # noqa: ANN401
     return [one.name for one in every if one.kind is not inspect.Parameter.VAR_KEYWORD]
 
 
-_SEARCHERS = PluginTable(
+SEARCHERS = PluginTable(
     "search algorithm",
     "muster.tune.search",
     {
@@ -86,7 +88,7 @@ _SEARCHERS = PluginTable(
         "ZOOptSearch": "seed",
     },
 )
-_SCHEDULERS = PluginTable(
+SCHEDULERS = PluginTable(
     "scheduler",
     "muster.tune.schedulers",
     {
@@ -106,19 +108,19 @@ _SCHEDULERS = PluginTable(
 )
 
 # Ray's table: each value, called, imports and returns the class.
-SEARCH_ALG_IMPORT = {name: partial(_SEARCHERS.load, name) for name in _SEARCHERS.places}
+SEARCH_ALG_IMPORT = {name: partial(SEARCHERS.load, name) for name in SEARCHERS.places}
 
 
 def __getattr__(name: str) -> dict[str, type]:
-    """Returns Ray's table of scheduler classes by name; a fit does not need it, so it is made on request."""
+    """Return Ray's table of scheduler classes by name; a fit does not need it, so it is made on request."""
     if name != "SCHEDULER_IMPORT":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return {each: _SCHEDULERS.load(each) for each in _SCHEDULERS.places if each != "asha"}  # Ray has no such
+    return {each: SCHEDULERS.load(each) for each in SCHEDULERS.places if each != "asha"}  # Ray has no such
 
 
 @public
 def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a Searcher or a SearchAlgorithm
-    """Returns the search algorithm of that name.
+    """Return the search algorithm of that name.
 
     A keyword argument that the searcher does not take is left out with a warning, so that a script may change
     the name alone. `seed` is understood for all of them.
@@ -131,14 +133,14 @@ def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a 
         from muster.tune.search.hebo import WHY_NOT
 
         raise ValueError(WHY_NOT)
-    return _SEARCHERS.create(search_alg.lower(), search_alg, kwargs)
+    return SEARCHERS.create(search_alg.lower(), search_alg, kwargs)
 
 
 @public
 def create_scheduler(scheduler: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a TrialScheduler
-    """Returns a scheduler by its name, in any case.
+    """Return a scheduler by its name, in any case.
 
     A keyword argument that the scheduler does not take is left out with a warning, so that a script may
     change the name alone.
     """
-    return _SCHEDULERS.create(scheduler.lower().removesuffix("scheduler"), scheduler, kwargs)
+    return SCHEDULERS.create(scheduler.lower().removesuffix("scheduler"), scheduler, kwargs)

@@ -1,4 +1,4 @@
-"""Describes a search space as a list of dimensions, from which every adapter of a search library converts.
+"""Describe a search space as a list of dimensions, from which every adapter of a search library converts.
 
 A dimension has bounds that are both included, so adapters need not think about them again. Values on the
 library's side are numbers; an option of a choice is its place in the list, so that any object can be one.
@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from muster.tune.search.check_space import check_space
 from muster.tune.search.paths import (
     Path,
     children,
@@ -44,7 +45,7 @@ _STORABLE = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class Dimension:
-    """A Dimension is one variable of a space. `mean` and `sd` are set when it is normally distributed."""
+    """One variable of a space. `mean` and `sd` are set when it is normally distributed."""
 
     name: str
     path: Path
@@ -59,11 +60,11 @@ class Dimension:
 
     @property
     def is_single(self) -> bool:
-        """Returns whether only one value is possible; many libraries refuse to search that."""
+        """Return whether only one value is possible; many libraries refuse to search that."""
         return len(self.options) == 1 if self.kind == "choice" else self.low == self.high
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - a library's number
-        """Returns the user's value; rounding errors of the library do not leave the bounds."""
+        """Return the user's value; rounding errors of the library do not leave the bounds."""
         if self.kind == "choice":
             return self.options[int(value)]
         number = float(value)
@@ -73,20 +74,20 @@ class Dimension:
         return round(number) if self.kind == "int" else number
 
     def encoded(self, value: Any) -> float:  # noqa: ANN401 - whatever a user wrote
-        """Returns the library's number of a user's value; ValueError when the dimension does not have it."""
+        """Return the library's number of a user's value; ValueError when the dimension does not have it."""
         if self.kind == "choice":
             return self.place(value)
         if isinstance(value, bool) or (
             not isinstance(value, (int, float)) and not hasattr(value, "__float__")
         ):
-            raise ValueError(f"'{self.name}' is {value!r}, which is no number")
+            raise ValueError(f"'{self.name}' is {value!r}, which is not a number")
         number = float(value)
         if not self.low <= number <= self.high:
             raise ValueError(f"'{self.name}' is {value!r}, which is not between {self.low} and {self.high}")
         return round(number) if self.kind == "int" else number
 
     def place(self, value: Any) -> int:  # noqa: ANN401
-        """Returns the index of this value among the options."""
+        """Return the index of this value among the options."""
         for index, option in enumerate(self.options):
             if option is value or (type(option) is type(value) and is_equal(option, value)):
                 return index
@@ -97,7 +98,7 @@ class Dimension:
 
 
 class Dimensions:
-    """A Dimensions holds the dimensions of one space by flat name, and makes suggestions of their values.
+    """Holds the dimensions of one space by flat name, and makes suggestions of their values.
 
     Args:
         owner: The searcher that asks, for its error messages.
@@ -108,6 +109,7 @@ class Dimensions:
 
     def __init__(self, owner: str, space: Mapping[str, Any], features: Collection[Feature]) -> None:
         self._owner, self._features = owner, features
+        check_space(space, "space")
         unresolved = find_unresolved(iter([((), dict(space))]))
         self._refuse(unresolved.grids, unresolved.functions)
         self.all: dict[str, Dimension] = {}
@@ -118,11 +120,11 @@ class Dimensions:
 
     @property
     def variable(self) -> dict[str, Dimension]:
-        """Returns those with more than one value; the others are filled in by `suggestion`."""
+        """Return those with more than one value; the others are filled in by `suggestion`."""
         return {name: one for name, one in self.all.items() if not one.is_single}
 
     def suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the library's numbers in the shape of the space, without the constants."""
+        """Return the library's numbers in the shape of the space, without the constants."""
         found: dict[Path, Any] = {}
         for name, one in self.all.items():
             if name in values:
@@ -132,11 +134,11 @@ class Dimensions:
         return dict(filled(self.skeleton, found))
 
     def joined(self, space: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the space with a library's own description of each dimension in place of its domain."""
+        """Return the space with a library's own description of each dimension in place of its domain."""
         return dict(filled(dict(space), {self.all[name].path: part for name, part in parts.items()}))
 
     def values(self, point: Mapping[str, Any]) -> dict[str, float]:
-        """Returns a user's point as numbers; ValueError when it misses a variable or has a value outside."""
+        """Return a user's point as numbers; ValueError when it misses a variable or has a value outside."""
         flat = flat_point(point)
         missing = [name for name in self.variable if name not in flat]
         if missing:
@@ -193,7 +195,7 @@ class Dimensions:
 
 
 def dimension_of(name: str, path: Path, domain: Domain) -> Dimension | None:
-    """Returns a numeric domain as a dimension; None for an unknown kind of domain or sampler."""
+    """Return a numeric domain as a dimension; None for an unknown kind of domain or sampler."""
     sampler = domain.get_sampler()
     q = sampler.q if isinstance(sampler, Quantized) else None
     if isinstance(sampler, Quantized):
@@ -230,7 +232,7 @@ def checked_name(owner: str, path: Path) -> str:
 
 
 def open_branches(node: Any) -> Any:  # noqa: ANN401
-    """Returns dicts without the keys that nothing is suggested for; lists and tuples whole."""
+    """Return dicts without the keys that nothing is suggested for; lists and tuples whole."""
     if isinstance(node, dict):
         return {key: open_branches(child) for key, child in node.items() if has_unresolved_values(child)}
     if is_container(node):
@@ -239,7 +241,7 @@ def open_branches(node: Any) -> Any:  # noqa: ANN401
 
 
 def flat_point(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a nested or flat configuration by flat names: leaves, and containers that may be options."""
+    """Return a nested or flat configuration by flat names: leaves, and containers that may be options."""
     flat = {flat_name(path): value for path, value in _leaves(config, ())}
     flat.update({flat_name(path): value for path, value in flattened(config).items()})
     for path, value in _inner_containers(config, ()):

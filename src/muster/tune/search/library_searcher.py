@@ -1,4 +1,4 @@
-"""Defines what the adapters of search libraries share; a subclass asks and informs one library."""
+"""Define what the adapters of search libraries share; a subclass asks and informs one library."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import importlib
 import logging
 import math
 import pickle
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from muster.errors import RestoreError, TuneError
 from muster.trials.metrics import DEFAULT_METRIC, number_of
@@ -23,6 +23,7 @@ from muster.tune.search.searcher import (
     SearcherNotReady,
     check_metric_and_mode,
     pickled,
+    warn_of_outside,
 )
 from muster.tune.search.variant_generator import has_unresolved_values
 
@@ -31,21 +32,98 @@ logger = logging.getLogger(__name__)
 Proposal = tuple[Any, dict[str, Any]]  # what the library wants back with the result, and the suggestion
 
 
+class EvaluatedPoint(NamedTuple):
+    """A point and how it ended elsewhere; the fields are arguments of `add_evaluated_point`."""
+
+    point: dict[str, Any]
+    value: Any  # a number, or one per objective
+    error: bool = False
+    pruned: bool = False
+    intermediate_values: list[float] | None = None
+
+
 class SpaceSearcher(Searcher):
-    """A SpaceSearcher starts when it has a space and a mode, which its user gives or the experiment does."""
+    """Starts when it has a space and a mode, which its user gives or the experiment does."""
 
     _space: Any = None
+    _is_started = False
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
-        """Takes a space that is not empty, of muster's or the library's own kind."""
+        """Take a space that is not empty, of muster's or the library's own kind."""
         raise NotImplementedError
+
+    def _start(self) -> None:
+        """Make the optimizer; space, metric and mode are known."""
+        raise NotImplementedError
+
+    def _learn_evaluated(self, evaluated: EvaluatedPoint) -> None:
+        """Learn from a point that was evaluated elsewhere; ValueError when it is not in the space."""
+        raise NotImplementedError
+
+    def _is_constant(self) -> bool:
+        """Return whether the space has nothing to search."""
+        return False
+
+    def _take_points(self, points: list[dict[str, Any]] | None, rewards: Sequence[Any] | None = None) -> None:
+        """Keep the points to begin with, and their results where these are known."""
+        self._points, self._rewards = checked_points(self, points), list(rewards or ())
+        if self._rewards and len(self._rewards) != len(self._points):
+            raise ValueError(f"{len(self._points)} points_to_evaluate need as many evaluated_rewards")
+        self._evaluated: list[EvaluatedPoint] = []  # added before there was a space
 
     def _start_if_ready(self) -> None:
-        """Makes the library's optimiser once space, metric and mode are known."""
-        raise NotImplementedError
+        """Start once space, metric and mode are known; then learn what came before."""
+        if self._mode and not self._metric:
+            self._metric = DEFAULT_METRIC
+        if self._space is None or not self._mode or self._is_started:
+            return
+        name = type(self).__name__
+        if self._is_constant():
+            raise SearcherNotReady(
+                f"{name}: the space {self._space!r} has nothing to search; "
+                "give it at least one domain, such as uniform(0, 1)"
+            )
+        if not self._objectives():
+            raise ValueError(f"{name}: every mode is 'obs', so there is nothing to optimize")
+        self._start()
+        self._is_started = True
+        for point, reward in zip(self._points, self._rewards, strict=False):  # all of them, or none
+            self._learn_evaluated(EvaluatedPoint(point, reward))
+        outside = []
+        while self._evaluated:
+            try:
+                self._learn_evaluated(EvaluatedPoint(*self._evaluated.pop(0)))  # lists, if restored
+            except ValueError as error:
+                outside.append(error)
+        warn_of_outside(self, outside)
+
+    def _goals(self) -> list[tuple[str, str]]:
+        """Return the metrics with their modes."""
+        if isinstance(self._metric, str):
+            return [(self._metric, str(self._mode))]
+        return list(zip(self._metric or (), self._mode or (), strict=True))
+
+    def _objectives(self) -> list[tuple[str, str]]:
+        """Return the metrics to optimize with their modes."""
+        return [(metric, mode) for metric, mode in self._goals() if mode != "obs"]
+
+    def add_evaluated_point(
+        self,
+        parameters: dict[str, Any],
+        value: Any,  # noqa: ANN401 - a number, or one per objective
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: list[float] | None = None,
+    ) -> None:
+        """Learn from a point that was evaluated elsewhere; before there is a space, it waits."""
+        evaluated = EvaluatedPoint(dict(parameters), value, error, pruned, intermediate_values)
+        if self._is_started:
+            self._learn_evaluated(evaluated)
+        else:
+            self._evaluated.append(evaluated)
 
     def _begin(self, space: Any, parameter: str = "space") -> None:  # noqa: ANN401
-        """Completes a subclass's __init__."""
+        """Complete a subclass's __init__."""
         if space is not None and (not isinstance(space, Mapping) or space):
             if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
                 logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls=type(self).__name__, par=parameter))
@@ -55,7 +133,7 @@ class SpaceSearcher(Searcher):
     def set_search_properties(
         self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
-        """Takes the space, metric and mode that are missing; returns False when there is a space already."""
+        """Take the space, metric and mode that are missing; returns False when there is a space already."""
         if "constraints" in spec and not getattr(self, "_constraints", True):  # only of one that takes them
             self._constraints = dict(spec["constraints"])  # type: ignore[call-overload]
         check_metric_and_mode(metric, mode)
@@ -80,10 +158,10 @@ class SpaceSearcher(Searcher):
 
 
 class LibrarySearcher(SpaceSearcher):
-    """A LibrarySearcher keeps the space, the initial points and the unfinished suggestions of an adapter.
+    """Keeps the space, the initial points and the unfinished suggestions of an adapter.
 
     A subclass sets `library` and `extra`, and defines `_start`, `_propose`, `_inform` and, where the library
-    cares, `_abandon` and `_learn`. The losses it gets are finite and to be minimised, whatever the mode.
+    cares, `_abandon` and `_learn`. The losses it gets are finite and to be minimized, whatever the mode.
     Returning None must change nothing: it is not recorded, so a restored experiment would not know of it.
 
     All attributes are saved, pickled, but those in `_unsaved`, which `_reopen` makes again.
@@ -99,42 +177,37 @@ class LibrarySearcher(SpaceSearcher):
     ) -> None:
         require_library(type(self).__name__, self.library, self.extra)
         super().__init__(metric=metric, mode=mode)
-        self._points = checked_points(self, points_to_evaluate)
-        self._evaluated: list[tuple[dict[str, Any], float]] = []  # added before there was a space
+        self._take_points(points_to_evaluate)
         self._dimensions: Dimensions | None = None  # None with a space of the library's own kind
         self._live: dict[str, Proposal] = {}
         self._is_started = False
 
     # For subclasses.
 
-    def _start(self) -> None:
-        """Makes the library's optimiser; space, metric and mode are known."""
-        raise NotImplementedError
-
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
-        """Returns the next suggestion, or the user's point as one."""
+        """Return the next suggestion, or the user's point as one."""
         raise NotImplementedError
 
     def _suggestion(self, values: Any) -> dict[str, Any]:  # noqa: ANN401 - by name, or as the library has them
-        """Returns the library's values as a configuration."""
+        """Return the library's values as a configuration."""
         return self._dimensions.suggestion(values) if self._dimensions is not None else unflattened(values)
 
     def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
-        """Passes the value of an evaluated suggestion to the library."""
+        """Pass the value of an evaluated suggestion to the library."""
         raise NotImplementedError
 
     def _abandon(self, handle: Any) -> None:  # noqa: ANN401
-        """Handles a suggestion that failed, or whose result is no finite number."""
+        """Handle a suggestion that failed, or whose result is not a finite number."""
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
-        """Passes a point evaluated elsewhere to the library; ValueError when it is not in the space."""
+        """Pass a point evaluated elsewhere to the library; ValueError when it is not in the space."""
         raise NotImplementedError
 
     def _reopen(self) -> None:
-        """Makes what is not saved, after a restore."""
+        """Make what is not saved, after a restore."""
 
     def _is_native(self, space: Any) -> bool:  # noqa: ANN401
-        """Returns whether a space is of the library's own kind."""
+        """Return whether a space is of the library's own kind."""
         return not isinstance(space, Mapping)
 
     # Set-up.
@@ -151,25 +224,13 @@ class LibrarySearcher(SpaceSearcher):
     def _is_constant(self) -> bool:
         return self._dimensions is not None and not self._dimensions.variable
 
-    def _start_if_ready(self) -> None:
-        if self._mode and not self._metric:
-            self._metric = DEFAULT_METRIC
-        if self._space is None or not self._mode or self._is_started:
-            return
+    def _objectives(self) -> list[tuple[str, str]]:
         if not isinstance(self._metric, str):
             raise ValueError(
-                f"{type(self).__name__} optimises one metric, not {self._metric!r}: "
+                f"{type(self).__name__} optimizes one metric, not {self._metric!r}: "
                 'use search_alg="auto" or OptunaSearch for several'
             )
-        if self._is_constant():
-            raise SearcherNotReady(
-                f"{type(self).__name__}: the space {self._space!r} has nothing to search; "
-                "give it at least one domain, such as uniform(0, 1)"
-            )
-        self._start()
-        self._is_started = True
-        while self._evaluated:
-            self._learn_or_warn(*self._evaluated.pop(0))
+        return super()._objectives()
 
     # Ask and tell.
 
@@ -186,7 +247,7 @@ class LibrarySearcher(SpaceSearcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Passes the result on; one that is no finite number counts as none."""
+        """Pass the result on; one that is not a finite number counts as none."""
         proposal = self._live.pop(trial_id, None)
         if proposal is None:
             return
@@ -200,34 +261,20 @@ class LibrarySearcher(SpaceSearcher):
         number = finite_number(value)
         return None if number is None else number if self._mode == "min" else -number
 
-    def add_evaluated_point(
-        self,
-        parameters: dict[str, Any],
-        value: float,
-        error: bool = False,
-        pruned: bool = False,
-        intermediate_values: list[float] | None = None,
-    ) -> None:
-        """Ignores points that failed or have no finite value; before there is a space the others wait."""
-        del pruned, intermediate_values
-        number = finite_number(value)
-        if error or number is None:
+    def _learn_evaluated(self, evaluated: EvaluatedPoint) -> None:
+        """Ignore points that failed or have no finite value, and those outside of the space."""
+        loss = self._loss(evaluated.value)
+        if evaluated.error or loss is None:
             return
-        if self._is_started:
-            self._learn_or_warn(parameters, number)
-        else:
-            self._evaluated.append((dict(parameters), number))
-
-    def _learn_or_warn(self, point: dict[str, Any], value: float) -> None:
         try:
-            self._learn(point, value if self._mode == "min" else -value)
-        except ValueError as error:  # an earlier experiment may have had other bounds
-            logger.warning("%s: an evaluated point is left out: %s", type(self).__name__, error)
+            self._learn(evaluated.point, loss)
+        except ValueError as error:
+            warn_of_outside(self, [error])
 
     # State.
 
     def save_state(self) -> bytes:
-        """Returns all attributes, random streams and unfinished suggestions included."""
+        """Return all attributes, random streams and unfinished suggestions included."""
         kept = {name: value for name, value in self.get_state().items() if name not in self._unsaved}
         return pickled({"version": 1, "searcher": type(self).__name__, "attributes": kept})
 
@@ -244,7 +291,7 @@ class LibrarySearcher(SpaceSearcher):
 
 
 def require_library(owner: str, library: str, extra: str) -> None:
-    """Raises MissingLibrary, with the command that helps, when the library is missing."""
+    """Raise MissingLibrary, with the command that helps, when the library is missing."""
     try:
         importlib.import_module(library)
     except ImportError as error:
@@ -254,7 +301,7 @@ def require_library(owner: str, library: str, extra: str) -> None:
 
 
 def check_options(owner: str, options: Mapping[str, Any], known: Collection[str], takes: str) -> None:
-    """Raises a ValueError for options that the library does not know."""
+    """Raise a ValueError for options that the library does not know."""
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ValueError(f"{owner} does not take {', '.join(unknown)}; {takes} {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Walks over nested configurations: paths, copies, merges and flat forms, and names made of their values.
+"""Walk over nested configurations: paths, copies, merges and flat forms, and names made of their values.
 
 A trial's values are in its experiment tag and in the name of its directory.
 """
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 Path = tuple[Any, ...]
+GROUP = "if "  # begins the key of a choice of parts, see `conditions`
 _OUTSIDE_TAG = re.compile(r"[^A-Za-z0-9_-]+")
 _OUTSIDE_DIRNAME = re.compile(r'[/()<>:"\\|?*]')
 
 
 def is_tuple(node: Any) -> bool:  # noqa: ANN401
-    """Returns whether this is a plain tuple; a named one is a value and is left alone."""
+    """Return whether this is a plain tuple; a named one is a value and is left alone."""
     return isinstance(node, tuple) and not hasattr(node, "_fields")
 
 
@@ -27,19 +28,19 @@ def is_container(node: Any) -> bool:  # noqa: ANN401
 
 
 def children(node: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
-    """Returns (key or index, child) of a container, in its own order."""
+    """Return (key or index, child) of a container, in its own order."""
     return iter(node.items()) if isinstance(node, dict) else enumerate(node)
 
 
 def rebuilt(node: Any, items: dict[Any, Any]) -> Any:  # noqa: ANN401
-    """Returns a container like `node` with other children, given in order."""
+    """Return a container like `node` with other children, given in order."""
     if isinstance(node, dict):
         return items
     return list(items.values()) if isinstance(node, list) else tuple(items.values())
 
 
 def filled(node: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:  # noqa: ANN401
-    """Returns a copy of the containers of `node`, with the given paths replaced; leaves are shared."""
+    """Return a copy of the containers of `node`, with the given paths replaced; leaves are shared."""
     if path in values:
         return copied(values[path])
     if not is_container(node):
@@ -48,7 +49,7 @@ def filled(node: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:  # no
 
 
 def copied(node: Any) -> Any:  # noqa: ANN401
-    """Returns a copy of the containers; leaves are shared."""
+    """Return a copy of the containers; leaves are shared."""
     if not is_container(node):
         return node
     return rebuilt(node, {key: copied(child) for key, child in children(node)})
@@ -68,7 +69,7 @@ def is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - arrays do not comp
 
 
 def sort_key(path: Path) -> tuple[tuple[int, Any], ...]:
-    """Sorts numbers by value, everything else by text; Ray cannot sort paths that mix both."""
+    """Sort numbers by value, everything else by text; Ray cannot sort paths that mix both."""
     return tuple((0, part) if isinstance(part, (int, float)) else (1, str(part)) for part in path)
 
 
@@ -77,7 +78,7 @@ def flat_name(path: Path) -> str:
 
 
 def flattened(config: Mapping[Any, Any]) -> dict[Path, Any]:
-    """Returns leaves by path; only dicts are split, and an empty one is a leaf."""
+    """Return leaves by path; only dicts are split, and an empty one is a leaf."""
     flat: dict[Path, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict) and value:
@@ -88,7 +89,7 @@ def flattened(config: Mapping[Any, Any]) -> dict[Path, Any]:
 
 
 def unflattened(flat: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
-    """Returns `{"a/b": 1}` as `{"a": {"b": 1}}`."""
+    """Return `{"a/b": 1}` as `{"a": {"b": 1}}`."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, last = name.split(delimiter)
@@ -99,6 +100,44 @@ def unflattened(flat: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]
     return nested
 
 
+def is_group(key: object) -> bool:
+    return isinstance(key, str) and key.startswith(GROUP)
+
+
+def joined(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with the parts of its groups merged into it.
+
+    Example:
+        >>> joined({"lr": 0.1, "if optimizer": {"optimizer": "sgd", "momentum": 0.9}})
+        {'lr': 0.1, 'optimizer': 'sgd', 'momentum': 0.9}
+    """
+    if not any(map(is_group, config)):
+        return config
+    merged: dict[str, Any] = {}
+    for key, value in config.items():
+        _merge(merged, joined(value) if is_group(key) else {key: value})
+    return merged
+
+
+def _merge(into: dict[str, Any], part: Mapping[str, Any]) -> None:
+    for key, value in part.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def joined_variables(variables: Mapping[Path, Any]) -> dict[Path, Any]:
+    """Return values by path with the parts of groups in their place."""
+    found: dict[Path, Any] = {}
+    for path, value in variables.items():
+        if path and is_group(path[-1]):
+            found.update(flattened(joined(value)))
+        else:
+            found[tuple(name for name in path if not is_group(name))] = value
+    return found
+
+
 def clean_value(value: Any) -> str:  # noqa: ANN401 - anything a configuration holds
     if isinstance(value, float):
         return f"{value:.4f}"
@@ -106,7 +145,7 @@ def clean_value(value: Any) -> str:  # noqa: ANN401 - anything a configuration h
 
 
 def format_vars(resolved_vars: Mapping[Path, Any]) -> str:
-    """Returns `k=v` pairs sorted by path; only the last part of a path is shown.
+    """Return `k=v` pairs sorted by path; only the last part of a path is shown.
 
     Example:
         >>> format_vars({("a c?x",): " <;%$ok ", ("opt", "lr"): 0.5})
@@ -118,7 +157,7 @@ def format_vars(resolved_vars: Mapping[Path, Any]) -> str:
 
 
 def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:
-    """Returns the name of a trial's directory; `date` is `%Y-%m-%d_%H-%M-%S`."""
+    """Return the name of a trial's directory; `date` is `%Y-%m-%d_%H-%M-%S`."""
     if trial.custom_dirname:
         name = trial.custom_dirname
     else:
@@ -128,7 +167,7 @@ def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:
 
 
 def unique_dirname(name: str, is_taken: Callable[[str], bool], four_hex_digits: Callable[[], str]) -> str:
-    """Returns `name`, with `_` and four digits added when there is such a directory already."""
+    """Return `name`, with `_` and four digits added when there is such a directory already."""
     while is_taken(name):
         name = f"{name}_{four_hex_digits()}"
     return name

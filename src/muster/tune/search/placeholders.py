@@ -1,4 +1,4 @@
-"""Replaces objects and functions of a search space by placeholders while variants are made, and back.
+"""Replace objects and functions of a search space by placeholders while variants are made, and back.
 
 Why: tags and evaluated_params must stay short, equal between runs and free of addresses, and a function
 (`sample_from`) must see the whole configuration. Called by the search algorithms.
@@ -21,7 +21,7 @@ _PRIMITIVES = (int, float, str, bool, type(None))
 
 
 class Placeholders:
-    """A Placeholders holds what the placeholders of one search space stand for."""
+    """Holds what the placeholders of one search space stand for."""
 
     def __init__(self) -> None:
         self._objects: dict[Placeholder, Any] = {}
@@ -36,7 +36,7 @@ class Placeholders:
         return (kind, digest[:length])
 
     def resolve(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Returns a config with objects in place; then functions, which see each other's values."""
+        """Return a config with objects in place; then functions, which see each other's values."""
         if not self._objects:
             return config
         functions: dict[Path, Function] = {}
@@ -45,7 +45,7 @@ class Placeholders:
         return dict(resolved)
 
     def put_back(self, node: Any, path: Path, functions: dict[Path, Function]) -> Any:  # noqa: ANN401
-        """Returns `node`, found at `path`, with its objects; its functions are added to `functions`."""
+        """Return `node`, found at `path`, with its objects; its functions are added to `functions`."""
         if is_placeholder(node):
             if node not in self._objects:
                 return node  # a user's own tuple that looks like one
@@ -63,7 +63,7 @@ def is_placeholder(node: Any) -> bool:  # noqa: ANN401
 
 
 def inject_placeholders(space: Any, placeholders: Placeholders, path: Path = ()) -> Any:  # noqa: ANN401
-    """Returns `space` without objects and functions, which go to `placeholders`. Domains of numbers stay."""
+    """Return `space` without objects and functions, which go to `placeholders`. Domains of numbers stay."""
     if isinstance(space, _PRIMITIVES):
         return space
     if isinstance(space, dict) and is_sole_key(space, "grid_search"):
@@ -88,7 +88,7 @@ def is_sole_key(node: dict[Any, Any], key: str) -> bool:
 
 
 class _Options(Sequence[Any]):
-    """An _Options replaces the options of a grid one by one when they are read: a grid may be huge."""
+    """Replaces the options of a grid one by one when they are read: a grid may be huge."""
 
     def __init__(self, options: Sequence[Any], placeholders: Placeholders, path: Path) -> None:
         is_sequence = hasattr(options, "__len__") and hasattr(options, "__getitem__")
@@ -110,7 +110,7 @@ _Make = Callable[[str, dict[str, Any], Mapping[str, Any], str], T]
 
 
 def renewing(make: _Make[T], space: Mapping[str, Any]) -> _Make[T]:
-    """Returns `make`, given configs that hold the objects of `space` instead of their old copies."""
+    """Return `make`, given configs that hold the objects of `space` instead of their old copies."""
     placeholders = Placeholders()
     spec = inject_placeholders(dict(space), placeholders)
 
@@ -142,7 +142,7 @@ def _renewed(
 
 
 def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any]:  # noqa: ANN401
-    """Returns what was drawn at `path` as placeholders; some searchers report the parts of a dict singly."""
+    """Return what was drawn at `path` as placeholders; some searchers report the parts of a dict singly."""
     own = params.get(flat_name(path))
     if own is not None:
         return {path: own} if _holds_placeholder(own) else {}
@@ -153,7 +153,7 @@ def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any
 
 
 def _open_places(node: Any, path: Path) -> list[tuple[Path, Any]]:  # noqa: ANN401
-    """Returns where the space holds a placeholder, a domain or a grid."""
+    """Return where the space holds a placeholder, a domain or a grid."""
     is_grid = isinstance(node, dict) and is_sole_key(node, "grid_search")
     if is_placeholder(node) or is_grid or isinstance(node, Domain):
         return [(path, node)]

@@ -1,4 +1,4 @@
-"""Draws from a numpy generator whose position can be saved as plain data; it is made when first needed."""
+"""Draw from a numpy generator whose position can be saved as plain data; it is made when first needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = dict[str, Any]
 
 
 class RandomStream:
-    """A RandomStream is the one source of random values of a variant generator."""
+    """The one source of random values of a variant generator."""
 
     def __init__(self, random_state: RandomState = None) -> None:
         self._given = random_state
@@ -43,7 +43,7 @@ class RandomStream:
         return np.random.default_rng([int(word) for word in words])
 
     def state(self) -> State:
-        """Returns the position of the stream, in numpy's form; `as_plain` makes it fit for JSON."""
+        """Return the position of the stream, in numpy's form; `as_plain` makes it fit for JSON."""
         import numpy as np
 
         if isinstance(self.rng, np.random.RandomState):
@@ -51,7 +51,7 @@ class RandomStream:
         return {"legacy": False, **dict(self.rng.bit_generator.state)}
 
     def saved(self) -> State:
-        """Returns the position as JSON for a state file; it is fixed from now on even if nothing was drawn.
+        """Return the position as JSON for a state file; it is fixed from now on even if nothing was drawn.
 
         Does not load numpy: a process without it has no global state that a user could have seeded.
         """
@@ -109,7 +109,7 @@ def _rng_at(state: State) -> Rng:
 
 
 class IsolatedRandom:
-    """A IsolatedRandom replaces numpy's global stream while a library runs inside `active`.
+    """Replaces numpy's global stream while a library runs inside `active`.
 
     So a searcher can be saved with its place in the stream, and does not disturb others who draw from it.
 

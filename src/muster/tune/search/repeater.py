@@ -1,4 +1,4 @@
-"""Tries every suggestion several times, and reports the mean to the searcher."""
+"""Try every suggestion several times, and report the mean to the searcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIAL_INDEX = "__trial_index__"
 
 
 class _Group:
-    """A _Group holds the trials of one suggestion. The searcher knows them by the id of the first."""
+    """Holds the trials of one suggestion. The searcher knows them by the id of the first."""
 
     def __init__(self, first: str, config: dict[str, Any], size: int) -> None:
         self.first, self.config, self.size = first, config, size
@@ -28,10 +28,10 @@ class _Group:
 
 
 class Repeater(Wrapper):
-    """A Repeater repeats suggestions to average out noise. `num_samples` counts every repetition.
+    """Repeats suggestions to average out noise. `num_samples` counts every repetition.
 
     Args:
-        searcher: Whose suggestions to repeat.
+        searcher: The searcher whose suggestions to repeat.
         repeat: How often.
         set_index: Put the number of the repetition into the config, under TRIAL_INDEX.
     """
@@ -76,7 +76,7 @@ class Repeater(Wrapper):
         return {**group.config, TRIAL_INDEX: index} if self._set_index else dict(group.config)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Does nothing: intermediate results of repetitions have no common meaning."""
+        """Do nothing: intermediate results of repetitions have no common meaning."""
 
     def on_trial_complete(
         self,
@@ -101,11 +101,12 @@ class Repeater(Wrapper):
             self.searcher.on_trial_complete(group.first, result=means, error=error)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the groups that are not complete, and the settings, which a new Repeater takes over."""
+        """Return the groups that are not complete, and the settings, which a new Repeater takes over."""
         own = {"repeat": self.repeat, "set_index": self._set_index}
         return {"filling": self._filling, "group_of": self._group_of, **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Load what `get_state` returned."""
         self._filling, self._group_of = state["filling"], state["group_of"]
         self.repeat = state.get("repeat", self.repeat)  # states of older versions lack them
         self._set_index = state.get("set_index", self._set_index)

@@ -1,4 +1,4 @@
-"""Defines the domains of a search space and their samplers."""
+"""Define the domains of a search space and their samplers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,8 @@ __getattr__, __dir__, _ = lazy_names(
     __name__,
     {
         "muster.tune.search.space": [
-            "choice",
-            "lograndint",
-            "loguniform",
-            "qlograndint",
-            "qloguniform",
-            "qrandint",
-            "qrandn",
-            "quniform",
-            "randint",
-            "randn",
-            "sample_from",
-            "uniform",
+            *("choice", "lograndint", "loguniform", "qlograndint", "qloguniform", "qrandint", "qrandn"),
+            *("quniform", "randint", "randn", "sample_from", "uniform"),
         ]
     },
 )
@@ -41,7 +31,7 @@ _GRID_TOLERANCE = 1e-9
 
 
 def as_rng(random_state: RandomState) -> Rng:
-    """Returns numpy's global state for None, a new generator for a seed, and else the object itself."""
+    """Return numpy's global state for None, a new generator for a seed, and else the object itself."""
     import numpy as np
 
     if random_state is None:
@@ -52,13 +42,13 @@ def as_rng(random_state: RandomState) -> Rng:
 
 
 def _integers(rng: Rng, low: int, high: int, size: int | None) -> Any:  # noqa: ANN401 - scalar or array
-    """Returns integers in [low, high), for both kinds of numpy's generators."""
+    """Return integers in [low, high), for both kinds of numpy's generators."""
     draw = getattr(rng, "integers", None) or rng.randint  # type: ignore[union-attr]
     return draw(low, high, size=size)
 
 
 class Sampler:
-    """A Sampler draws `size` raw values for a domain; the domain casts them."""
+    """Draws `size` raw values for a domain; the domain casts them."""
 
     def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401 - scalar or array
         raise NotImplementedError
@@ -80,21 +70,21 @@ class Sampler:
         return domain.cast_many(self.draw(domain, rng, size))
 
     def __str__(self) -> str:
-        return type(self).__name__
+        return type(self).__name__.removeprefix("_")
 
 
 BaseSampler = Sampler
 
 
 class Uniform(Sampler):
-    """A Uniform draws every value with equal chance."""
+    """Draws every value with equal chance."""
 
     def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
         return domain.draw_uniform(rng, size)
 
 
 class LogUniform(Sampler):
-    """A LogUniform draws every order of magnitude with equal chance, whatever its `base`."""
+    """Draws every order of magnitude with equal chance, whatever its `base`."""
 
     def __init__(self, base: float = 10) -> None:
         if not base > 0:
@@ -106,7 +96,7 @@ class LogUniform(Sampler):
 
 
 class Normal(Sampler):
-    """A Normal draws normally distributed values around `mean`."""
+    """Draws normally distributed values around `mean`."""
 
     def __init__(self, mean: float = 0.0, sd: float = 0.0) -> None:
         if not sd > 0:
@@ -119,14 +109,14 @@ class Normal(Sampler):
 
 
 class Grid(Sampler):
-    """A Grid is not drawn from: the variant generator enumerates every option."""
+    """Not drawn from: the variant generator enumerates every option."""
 
     def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
         raise RuntimeError("a grid is not sampled: every value is tried; use choice() to draw one")
 
 
 class Quantized(Sampler):
-    """A Quantized rounds another sampler's values to multiples of `q`."""
+    """Rounds another sampler's values to multiples of `q`."""
 
     def __init__(self, sampler: Sampler, q: float) -> None:
         if not q > 0:
@@ -147,7 +137,7 @@ class Quantized(Sampler):
 
 
 def grid_bounds(lower: float, upper: float, q: float) -> tuple[float, float]:
-    """Returns the outermost multiples of `q` between the bounds, as indices; infinite bounds stay."""
+    """Return the outermost multiples of `q` between the bounds, as indices; infinite bounds stay."""
     low = lower if math.isinf(lower) else float(math.ceil(lower / q - _GRID_TOLERANCE))
     high = upper if math.isinf(upper) else float(math.floor(upper / q + _GRID_TOLERANCE))
     return low, high
@@ -171,20 +161,22 @@ D = TypeVar("D", bound="Domain")
 
 
 class Domain:
-    """A Domain is a set of values and at most one way to draw from it."""
+    """A set of values and at most one way to draw from it."""
 
-    default_sampler: Callable[[], Sampler] = Uniform
+    # Libraries tell domains by the class of their samplers, with Ray's private names: each has its own.
+    default_sampler_cls: type[Sampler] = Uniform
+    _LogUniform = LogUniform
     sampler: Sampler | None = None
 
     def cast(self, value: Any) -> Any:  # noqa: ANN401 - what the user gets
-        """Returns a drawn value as the type users see."""
+        """Return a drawn value as the type users see."""
         return value
 
     def cast_many(self, values: Any) -> Any:  # noqa: ANN401 - an array
         return values
 
     def set_sampler(self, sampler: Sampler, allow_override: bool = False) -> None:
-        """Sets how values are drawn; a second choice is refused."""
+        """Set how values are drawn; a second choice is refused."""
         if self.sampler is not None and not allow_override:
             raise ValueError(
                 f"{self!r} already has the sampler {self.sampler}: a domain takes one, "
@@ -193,7 +185,7 @@ class Domain:
         self.sampler = sampler
 
     def get_sampler(self) -> Sampler:
-        return self.sampler if self.sampler is not None else self.default_sampler()
+        return self.sampler if self.sampler is not None else self.default_sampler_cls()
 
     def with_sampler(self: D, sampler: Sampler, allow_override: bool = False) -> D:
         new = copy.copy(self)
@@ -201,7 +193,7 @@ class Domain:
         return new
 
     def quantized(self: D, q: float) -> D:
-        """Returns the same domain on multiples of `q`."""
+        """Return the same domain on multiples of `q`."""
         return self.with_sampler(Quantized(self.get_sampler(), q), allow_override=True)
 
     def sample(
@@ -210,7 +202,7 @@ class Domain:
         size: int = 1,
         random_state: RandomState = None,
     ) -> Any:  # noqa: ANN401
-        """Returns one value; with `size` above 1 an array (plain numbers) or a list."""
+        """Return one value; with `size` above 1 an array (plain numbers) or a list."""
         return self.get_sampler().sample(self, config=config, size=size, random_state=random_state)
 
     def is_grid(self) -> bool:
@@ -220,7 +212,7 @@ class Domain:
         return False
 
     def is_valid(self, value: Any) -> bool:  # noqa: ANN401 - anything a user may write
-        """Returns whether a user may preset this value. Never raises."""
+        """Return whether a user may preset this value. Never raises."""
         raise NotImplementedError
 
     @property
@@ -241,7 +233,7 @@ class Domain:
 
 
 class _Range(Domain):
-    """A _Range holds numbers between two bounds."""
+    """Holds numbers between two bounds."""
 
     lower: float
     upper: float
@@ -275,7 +267,11 @@ def _require_numbers(name: str, *bounds: Any) -> None:  # noqa: ANN401 - what a 
 
 
 class Float(_Range):
-    """A Float holds real numbers from `lower` to `upper`; None is no bound."""
+    """Holds real numbers from `lower` to `upper`; None: unbounded."""
+
+    class _Uniform(Uniform): ...
+
+    default_sampler_cls = _Uniform
 
     def __init__(self, lower: float | None, upper: float | None) -> None:
         super().__init__()
@@ -294,7 +290,7 @@ class Float(_Range):
     def uniform(self) -> Float:
         if not (self.lower > -math.inf and self.upper < math.inf):
             raise ValueError(f"a uniform domain needs finite bounds, not {self.domain_str}")
-        return self.with_sampler(Uniform())
+        return self.with_sampler(self._Uniform())
 
     def loguniform(self, base: float = 10) -> Float:
         self._require_log_bounds()
@@ -322,7 +318,7 @@ class Float(_Range):
         return np.clip(drawn, self.lower, self.upper)  # exp(log(x)) may miss x by a rounding error
 
     def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        """Draws between the outermost multiples, then rounds: end points have half weight, as in Ray."""
+        """Draw between the outermost multiples, then rounds: end points have half weight, as in Ray."""
         import numpy as np
 
         low, high = grid_bounds(self.lower, self.upper, q)
@@ -334,7 +330,11 @@ class Float(_Range):
 
 
 class Integer(_Range):
-    """An Integer holds whole numbers from `lower` up to, without, `upper`."""
+    """Holds whole numbers from `lower` up to, without, `upper`."""
+
+    class _Uniform(Uniform): ...
+
+    default_sampler_cls = _Uniform
 
     lower: int
     upper: int
@@ -352,7 +352,7 @@ class Integer(_Range):
         return int(value)
 
     def uniform(self) -> Integer:
-        return self.with_sampler(Uniform())
+        return self.with_sampler(self._Uniform())
 
     def loguniform(self, base: float = 10) -> Integer:
         self._require_log_bounds()
@@ -365,7 +365,7 @@ class Integer(_Range):
         return _floor_log_uniform(self.lower, self.upper, rng, size)
 
     def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        """Draws the index of a multiple: every multiple, the upper bound included, has equal weight."""
+        """Draw the index of a multiple: every multiple, the upper bound included, has equal weight."""
         step = int(q)
         if step == 1:
             return sampler.draw(self, rng, size)  # as the plain domain: the upper bound is excluded
@@ -378,7 +378,11 @@ class Integer(_Range):
 
 
 class Categorical(Domain):
-    """A Categorical holds the given options, whatever their types."""
+    """Holds the given options, whatever their types."""
+
+    class _Uniform(Uniform): ...
+
+    default_sampler_cls = _Uniform
 
     def __init__(self, categories: Sequence[Any]) -> None:
         super().__init__()
@@ -389,10 +393,10 @@ class Categorical(Domain):
         self.categories = list(categories)
 
     def uniform(self) -> Categorical:
-        return self.with_sampler(Uniform())
+        return self.with_sampler(self._Uniform())
 
     def grid(self) -> Categorical:
-        """Tries every option instead of drawing one."""
+        """Try every option instead of drawing one."""
         return self.with_sampler(Grid())
 
     def is_valid(self, value: Any) -> bool:  # noqa: ANN401
@@ -416,7 +420,7 @@ class Categorical(Domain):
 
 
 class Function(Domain):
-    """A Function yields whatever the user's function returns, given nothing or the configuration."""
+    """Yields whatever the user's function returns, given nothing or the configuration."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         super().__init__()

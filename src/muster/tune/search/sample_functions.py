@@ -1,4 +1,4 @@
-"""Evaluates `sample_from` functions by dependency: whatever one reads of another is computed first.
+"""Evaluate `sample_from` functions by dependency: whatever one reads of another is computed first.
 
 Ray runs them once, in the order of the config, and a function that reads a later one sees a placeholder.
 """
@@ -31,7 +31,7 @@ Caller = Callable[[Path, Function, Any], Any]
 
 
 def resolve_functions(config: Any, functions: Mapping[Path, Function], call: Caller | None = None) -> Any:  # noqa: ANN401
-    """Returns the config with every function replaced by its value; they run in order, or when read."""
+    """Return the config with every function replaced by its value; they run in order, or when read."""
     run = _Run(call or call_with_config)
     pending = {path: _Pending(path, function, run) for path, function in functions.items()}
     run.config = _lazy(config, (), pending)
@@ -41,7 +41,7 @@ def resolve_functions(config: Any, functions: Mapping[Path, Function], call: Cal
 
 
 class _Run:
-    """A _Run is one evaluation of all functions of one config."""
+    """One evaluation of all functions of one config."""
 
     def __init__(self, call: Caller) -> None:
         self.call = call
@@ -50,7 +50,7 @@ class _Run:
 
 
 class _Pending:
-    """A _Pending is a function and, once computed, its value."""
+    """A function and, once computed, its value."""
 
     __slots__ = ("_function", "_is_known", "_path", "_run", "_value")
 
@@ -77,7 +77,7 @@ class _Pending:
 
 
 def call_with_config(path: Path, function: Function, config: Any) -> Any:  # noqa: ANN401
-    """Returns `fn(config)`; a function written for Ray's old `spec` object (`spec.config.x`) gets one."""
+    """Return `fn(config)`; a function written for Ray's old `spec` object (`spec.config.x`) gets one."""
     try:
         value = function.call(config)
     except (AttributeError, KeyError) as error:
@@ -105,7 +105,7 @@ def _read(value: Any) -> Any:  # noqa: ANN401
 
 
 class _LazyDict(dict[Any, Any]):
-    """A _LazyDict computes pending values when they are read, however they are read; also by attribute."""
+    """Computes pending values when they are read, however they are read; also by attribute."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name in self:
@@ -169,7 +169,7 @@ def _lazy(node: Any, path: Path, pending: Mapping[Path, _Pending]) -> Any:  # no
 
 
 def _plain(node: Any) -> Any:  # noqa: ANN401
-    """Returns ordinary containers again; computes what was not read yet, in config order."""
+    """Return ordinary containers again; computes what was not read yet, in config order."""
     if isinstance(node, (_LazyDict, _LazyList, _LazyTuple)):
         return rebuilt(node, {key: _plain(child) for key, child in children(node)})
     return node

@@ -1,9 +1,9 @@
-"""Defines SearchAlgorithm, from which the controller takes trials, with Ray's method names."""
+"""Define SearchAlgorithm, from which the controller takes trials, with Ray's method names."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTempla
 
 
 def newest_state_file(directory: str, prefix: str) -> Path | None:
-    """Returns the last state file by name, because names end in the time of the session."""
+    """Return the last state file by name, because names end in the time of the session."""
     found = sorted(Path(directory).glob(f"{prefix}-*"), key=lambda path: path.name)
     return found[-1] if found else None
 
 
 def stored_search_state(directory: str) -> bytes | None:
-    """Returns the state of the search that an experiment saved in its store; None when there is none."""
+    """Return the state of the search that an experiment saved in its store; None when there is none."""
     from muster.stores.experiment.reader import STORE_NAME, open_trials
 
     if not (Path(directory) / STORE_NAME).is_file():
@@ -34,13 +34,26 @@ def stored_search_state(directory: str) -> bytes | None:
 
 
 def write_state_file(path: Path, content: bytes) -> None:
-    """Makes the directory where there is none, and replaces the file."""
+    """Make the directory where there is none, and replaces the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, content, fsync=True)
 
 
+def decoded_state(owner: object, decode: Callable[[bytes], Any], state: bytes) -> dict[str, Any]:
+    """Return a saved state of the owner, of the version that this muster reads."""
+    name = type(owner).__name__
+    try:
+        saved = dict(decode(state))
+        version = saved["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RestoreError(f"{name}: this is not a saved state of it ({error})") from error
+    if version != 1:
+        raise RestoreError(f"{name}: its state has version {version}", fix="this muster reads version 1")
+    return saved
+
+
 class SearchAlgorithm:
-    """A SearchAlgorithm makes trials one by one and receives their results.
+    """Makes trials one by one and receives their results.
 
     `save_state` and `restore_state` are called by the controller; the `*_dir` methods are Ray's.
     """
@@ -54,12 +67,20 @@ class SearchAlgorithm:
 
     @property
     def metric(self) -> Any:  # noqa: ANN401 - a name, or several
+        """The metric to optimize."""
         return self._metric
 
     def set_search_properties(
         self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
-        """Takes metric, mode and space from the experiment; False when some of them were set already."""
+        """Take metric, mode and space from the experiment; False when some of them were set already.
+
+        Args:
+            metric: The metric to compare; by default the experiment's.
+            mode: "min" or "max"; by default the experiment's.
+            config: The search space.
+            spec: Further settings.
+        """
         del mode, config, spec
         if self._metric and metric:
             return False
@@ -69,36 +90,54 @@ class SearchAlgorithm:
 
     @property
     def total_samples(self) -> int:
-        """Returns how many trials there will be, as far as is known."""
+        """Return how many trials there will be, as far as is known."""
         return 0
 
     def add_configurations(self, experiments: Experiments) -> None:
+        """Add experiments to search."""
         raise NotImplementedError
 
     def next_trial(self) -> Trial | None:
+        """Return the next trial; None when there is none now."""
         raise NotImplementedError
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        """Called with an intermediate result."""
+        """Called with an intermediate result.
+
+        Args:
+            trial_id: The trial's id.
+            result: The result.
+        """
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called at the end of a trial."""
+        """Called at the end of a trial.
+
+        Args:
+            trial_id: The trial's id.
+            result: The last result.
+            error: Whether the trial failed.
+        """
 
     def is_finished(self) -> bool:
+        """Return whether no further trial will come."""
         raise NotImplementedError
 
     def set_finished(self) -> None:
+        """Suggest no further trial."""
         raise NotImplementedError
 
     def save_state(self) -> bytes:
+        """Return the state."""
         raise NotImplementedError
 
     def restore_state(self, state: bytes) -> None:
+        """Load a state."""
         raise NotImplementedError
 
     def has_checkpoint(self, dirpath: str) -> bool:
+        """Return whether the directory holds a state."""
         return newest_state_file(dirpath, self.state_file_prefix) is not None
 
     def save_to_dir(
@@ -107,9 +146,17 @@ class SearchAlgorithm:
         session_str: str = "default",
         **kwargs: object,  # what Ray's callers add
     ) -> None:
+        """Write the state into a directory.
+
+        Args:
+            dirpath: The directory.
+            session_str: Part of the file's name.
+            kwargs: Room for what Ray's callers add.
+        """
         write_state_file(Path(dirpath) / f"{self.state_file_prefix}-{session_str}.json", self.save_state())
 
     def restore_from_dir(self, dirpath: str) -> None:
+        """Load the state from a directory."""
         found = newest_state_file(dirpath, self.state_file_prefix)
         state = stored_search_state(dirpath) if found is None else found.read_bytes()
         if state is None:
@@ -127,5 +174,5 @@ def as_templates(experiments: Experiments) -> list[TrialTemplate]:
 
 
 def hex_digits(ids: IdSource, count: int) -> str:
-    """Returns digits that differ between runs with real ids and repeat with counting ones."""
+    """Return digits that differ between runs with real ids and repeat with counting ones."""
     return hashlib.sha256(ids.fresh("trial").encode()).hexdigest()[:count]

@@ -1,37 +1,36 @@
-"""Makes trials from a Searcher's suggestions."""
+"""Make trials from a Searcher's suggestions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, ValidationError, msgpack
+from msgspec import msgpack
 
 from muster.base.ids import IdSource, RandomIds
 from muster.base.untrusted import message_text
-from muster.errors import MusterError, RestoreError, TuneError, as_plugin_error
+from muster.errors import MusterError, TuneError, as_plugin_error
 from muster.trials.model import Trial
 from muster.trials.plugins import stopped_argument
 from muster.trials.template import TrialTemplate
-from muster.tune.search.paths import copied, flat_name, flattened, format_vars
+from muster.tune.search.paths import copied, flat_name, flattened, format_vars, joined
 from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
-from muster.tune.search.search_algorithm import Experiments, Names, SearchAlgorithm, as_templates, hex_digits
+from muster.tune.search.search_algorithm import (
+    Experiments,
+    Names,
+    SearchAlgorithm,
+    as_templates,
+    decoded_state,
+    hex_digits,
+)
 from muster.tune.search.searcher import Searcher, Wrapper, restore_searcher, saved_searcher, set_properties
 
+_COUNTERS = ("counter", "num_samples", "is_finished")  # with the first id and the searcher, all that is saved
 _ID_STEP = 0x9E3779B1  # odd, so that counting in these steps meets every 32-bit number once
 
 
-class _State(Struct, frozen=True, kw_only=True):
-    version: int
-    root: int
-    counter: int
-    num_samples: int | None
-    is_finished: bool
-    searcher: bytes
-
-
 class SearchGenerator(SearchAlgorithm):
-    """A SearchGenerator asks a searcher for configurations until there are `num_samples` of them.
+    """Asks a searcher for configurations until there are `num_samples` of them.
 
     A trial's config is the experiment's, with the suggestion merged into it. Trial ids have eight hex digits
     and never repeat; a saved generator continues with the same ids.
@@ -70,7 +69,7 @@ class SearchGenerator(SearchAlgorithm):
     def set_search_properties(
         self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
-        """Gives the searcher the space with placeholders for objects and functions, as in trials' tags."""
+        """Give the searcher the space with placeholders for objects and functions, as in trials' tags."""
         space = inject_placeholders(config, Placeholders())
         return bool(set_properties(self.searcher, metric, mode, space, spec))
 
@@ -100,12 +99,13 @@ class SearchGenerator(SearchAlgorithm):
                 "None (ask again later) or Searcher.FINISHED"
             )
         self._counter += 1
-        config = _merged(self._config, suggestion)
+        config = joined(_merged(self._config, suggestion))
         tag = f"{self._counter}_{format_vars(flattened(config))}"
-        evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
+        evaluated = {flat_name(path): value for path, value in flattened(joined(suggestion)).items()}
         return self._template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
 
     def why(self, trial_id: str) -> str:
+        """Return why the searcher suggested this trial."""
         return str(self._ask("why", trial_id))
 
     def _own_root(self) -> int:
@@ -128,13 +128,18 @@ class SearchGenerator(SearchAlgorithm):
         self._ask("on_trial_complete", trial_id, result=copied_result, error=error, **more)
 
     def set_rungs(self, levels: tuple[float, ...] | None, time_attr: str) -> None:
-        """Passes the scheduler's milestones on to the searcher, now and after a restore."""
+        """Pass the scheduler's milestones on to the searcher, now and after a restore.
+
+        Args:
+            levels: The scheduler's milestones.
+            time_attr: The result key that counts progress.
+        """
         self._rungs = (levels, time_attr)
         self._ask("set_rungs", levels, time_attr)
 
     @property
     def _name(self) -> str:
-        """Returns the name of the searcher itself, not of a limiter or repeater around it."""
+        """Return the name of the searcher itself, not of a limiter or repeater around it."""
         found = self.searcher
         while isinstance(found, Wrapper):
             found = found.searcher
@@ -159,36 +164,23 @@ class SearchGenerator(SearchAlgorithm):
         self._is_finished = True
 
     def save_state(self) -> bytes:
-        """Returns the counters and the searcher's own state, whose size and cost are the searcher's."""
-        state = _State(
-            version=1,
-            root=self._own_root(),
-            counter=self._counter,
-            num_samples=self._num_samples,
-            is_finished=self._is_finished,
-            searcher=saved_searcher(self.searcher),
-        )
-        return msgpack.encode(state)
+        """Return the counters and the searcher's own state, whose size and cost are the searcher's."""
+        counters = {name: getattr(self, f"_{name}") for name in _COUNTERS}
+        searcher = saved_searcher(self.searcher)
+        return msgpack.encode({"version": 1, "root": self._own_root(), **counters, "searcher": searcher})
 
     def restore_state(self, state: bytes) -> None:
-        """Continues from a saved state; the experiment may be added before or after."""
-        try:
-            saved = msgpack.decode(state, type=_State)
-        except (ValidationError, ValueError) as error:
-            raise RestoreError(f"SearchGenerator: this is not a saved state of it ({error})") from error
-        if saved.version != 1:
-            raise RestoreError(
-                f"SearchGenerator: its state has version {saved.version}", fix="this muster reads version 1"
-            )
-        self._root, self._counter = saved.root, saved.counter
-        self._num_samples, self._is_finished = saved.num_samples, saved.is_finished
-        restore_searcher(self.searcher, saved.searcher)
+        """Continue from a saved state; the experiment may be added before or after."""
+        saved = decoded_state(self, msgpack.decode, state)
+        for name in ("root", *_COUNTERS):
+            setattr(self, f"_{name}", saved[name])
+        restore_searcher(self.searcher, saved["searcher"])
         if self._rungs is not None:
             self.set_rungs(*self._rungs)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Returns containers of both copied, dicts merged deeply; a grid or expression is a value, not a dict."""
+    """Return containers of both copied, dicts merged deeply; a grid or expression is a value, not a dict."""
     merged = copied(base)
     for key, value in over.items():
         old = merged.get(key)

@@ -1,12 +1,13 @@
-"""Defines Searcher, the base class of user-written search algorithms, with Ray's hook names."""
+"""Define Searcher, the base class of user-written search algorithms, with Ray's hook names."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import pickle
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from muster.base.untrusted import error_text
 from muster.errors import MusterError, RestoreError, TuneError, public, public_constructor
 from muster.trials.metrics import flatten
 from muster.trials.model import Trial
+from muster.tune.older import without_max_concurrent
 from muster.tune.plugin_state import restore_by_path, saved_by_path
 from muster.tune.search.search_algorithm import (
     Names,
@@ -38,7 +40,7 @@ UNDEFINED_SEARCH_SPACE = (
     "{cls} has no search space: pass one when you make it (`{space}`), or to the Tuner as `param_space`."
 )
 UNDEFINED_METRIC_MODE = (
-    "{cls} does not know what to optimise: pass `metric` and `mode` when you make it, or to TuneConfig "
+    "{cls} does not know what to optimize: pass `metric` and `mode` when you make it, or to TuneConfig "
     "(metric={metric!r}, mode={mode!r})."
 )
 
@@ -48,13 +50,13 @@ class SearcherNotReady(TuneError, RuntimeError):
 
 
 class Searcher:
-    """A Searcher suggests configurations and learns from results.
+    """Suggests configurations and learns from results.
 
     Subclasses implement `suggest` and `on_trial_complete`. Everything else has a default; in particular, the
     whole object is saved by pickling its attributes unless `save` and `restore` are overridden.
 
     Args:
-        metric: The result key to optimise, or a list of keys.
+        metric: The result key to optimize, or a list of keys.
         mode: "min" or "max"; for a list of metrics a list of "min", "max" or "obs" (observed only).
     """
 
@@ -63,7 +65,8 @@ class Searcher:
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
         super().__init_subclass__(**options)
-        public_constructor(cls)
+        takes_limit = "max_concurrent" in inspect.signature(cls.__init__).parameters
+        public_constructor(cls, None if takes_limit else without_max_concurrent)
 
     @public
     def __init__(self, metric: Names = None, mode: Names = None) -> None:
@@ -72,21 +75,30 @@ class Searcher:
 
     @property
     def metric(self) -> Any:  # noqa: ANN401 - a name or several
+        """The metric to optimize."""
         return getattr(self, "_metric", None)
 
     @property
     def mode(self) -> Any:  # noqa: ANN401
+        """ "min" or "max"."""
         return getattr(self, "_mode", None)
 
     def set_search_properties(
         self, metric: Names, mode: Names, config: dict[str, Any], **spec: object
     ) -> bool:
-        """Takes the experiment's settings; False when this searcher cannot, or has its own already."""
+        """Take the experiment's settings; False when this searcher cannot, or has its own already.
+
+        Args:
+            metric: The metric to compare; by default the experiment's.
+            mode: "min" or "max"; by default the experiment's.
+            config: The search space.
+            spec: Further settings.
+        """
         del metric, mode, config, spec
         return False
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Returns a configuration; None: not now, ask again; FINISHED: no more."""
+        """Return a configuration; None: not now, ask again; FINISHED: no more."""
         raise NotImplementedError
 
     def why(self, trial_id: str) -> str:
@@ -95,7 +107,12 @@ class Searcher:
         return ""
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Called with an intermediate result."""
+        """Called with an intermediate result.
+
+        Args:
+            trial_id: The trial's id.
+            result: The result.
+        """
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -103,6 +120,11 @@ class Searcher:
         """Called at the end of a trial; without a result it failed, was stopped while paused, or never ran.
 
         An override with a parameter `stopped` gets `stopped=True` for a trial that the scheduler stopped.
+
+        Args:
+            trial_id: The trial's id.
+            result: The last result; None for a failed trial.
+            error: Whether the trial failed.
         """
         raise NotImplementedError
 
@@ -122,7 +144,15 @@ class Searcher:
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
-        """Learns from a point that was evaluated elsewhere."""
+        """Learn from a point that was evaluated elsewhere.
+
+        Args:
+            parameters: The configuration, flat.
+            value: The result, or None for a failed trial.
+            error: Whether the trial failed.
+            pruned: Whether a scheduler stopped it.
+            intermediate_values: Earlier results in their order.
+        """
         raise NotImplementedError
 
     @public
@@ -131,7 +161,7 @@ class Searcher:
         trials_or_analysis: Any,  # noqa: ANN401 - see _trials_of
         metric: str | list[str],
     ) -> None:
-        """Learns from an earlier experiment.
+        """Learn from an earlier experiment.
 
         Args:
             trials_or_analysis: The experiment's directory, its ExperimentAnalysis or ResultGrid, or trials.
@@ -143,7 +173,7 @@ class Searcher:
             raise NotImplementedError(
                 f"{type(self).__name__} cannot learn from evaluated points: override add_evaluated_point"
             )
-        found = False
+        found, outside = False, []
         for trial in _trials_of(trials_or_analysis):
             value = _value_of(trial, metric)
             is_error = trial.status == "ERROR"
@@ -155,51 +185,62 @@ class Searcher:
             pruned = trial.status == "TERMINATED" and not is_done
             try:
                 self.add_evaluated_point(trial.config, value, error=is_error, pruned=pruned)
-            except ValueError as error:  # the earlier experiment may have had another space
-                logger.warning("%s: trial %s is left out: %s", type(self).__name__, trial.trial_id, error)
+            except ValueError as error:
+                outside.append(error)
+        warn_of_outside(self, outside)
         if not found:
             warnings.warn(f"no trial reported '{metric}': is the name right?", stacklevel=3)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Returns True when the searcher limits the number of unfinished trials itself from now on."""
+        """Return True when the searcher limits the number of unfinished trials itself from now on."""
         del max_concurrent
         return False
 
     def get_state(self) -> dict[str, Any]:
+        """Return what a restored searcher needs."""
         return dict(self.__dict__)
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Load what `get_state` returned."""
         self.__dict__.update(state)
 
     def save_state(self) -> bytes:
-        """Returns everything that decides the next suggestion; by default all attributes, pickled."""
+        """Return everything that decides the next suggestion; by default all attributes, pickled."""
         return pickled(self.get_state())
 
     def restore_state(self, state: bytes) -> None:
+        """Load a state."""
         self.set_state(pickle.loads(state))
 
     def save(self, checkpoint_path: str) -> None:
+        """Write the state to a file."""
         write_state_file(Path(checkpoint_path), self.save_state())
 
     def restore(self, checkpoint_path: str) -> None:
+        """Load the state from a file."""
         self.restore_state(Path(checkpoint_path).read_bytes())
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
-        """Writes a new state file, atomically; a searcher that cannot be saved is skipped with a warning."""
+        """Write a new state file, atomically; a searcher that cannot be saved is skipped with a warning.
+
+        Args:
+            checkpoint_dir: The directory.
+            session_str: Part of the file's name.
+        """
         try:
             content = saved_searcher(self)
         except NotImplementedError:
             if not getattr(self, "_has_warned_unsavable", False):
                 self._has_warned_unsavable = True
                 logger.warning(
-                    "%s is not saved: its `save` is not implemented, so a resumed experiment starts it anew",
+                    "%s is not saved: its `save` is not implemented, so a resumed experiment restarts it",
                     type(self).__name__,
                 )
             return
         write_state_file(Path(checkpoint_dir) / self.CKPT_FILE_TMPL.format(session_str), content)
 
     def restore_from_dir(self, checkpoint_dir: str) -> None:
-        """Reads the newest state file of a directory, or what an experiment saved in its own."""
+        """Read the newest state file of a directory, or what an experiment saved in its own."""
         found = newest_state_file(checkpoint_dir, self.CKPT_FILE_TMPL.split("-{}", maxsplit=1)[0])
         state: bytes | None = None
         if found is not None:
@@ -215,8 +256,15 @@ class Searcher:
         restore_searcher(self, state)
 
 
+def warn_of_outside(searcher: Searcher, outside: Sequence[ValueError]) -> None:
+    """Log once which points are not in the space: an earlier experiment may have had another one."""
+    if outside:
+        more = f" (and {len(outside) - 1} more)" if len(outside) > 1 else ""
+        logger.warning("%s: an evaluated point is left out: %s%s", type(searcher).__name__, outside[0], more)
+
+
 def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - users may pass anything
-    """Raises an AssertionError or ValueError, as Ray does, when the two do not go together."""
+    """Raise an AssertionError or ValueError, as Ray does, when the two do not go together."""
     if not metric or not mode:
         return
     if isinstance(metric, str) != isinstance(mode, str):
@@ -236,7 +284,7 @@ def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - use
 
 
 def _value_of(trial: Any, metric: str | list[str]) -> Any:  # noqa: ANN401
-    """Returns the last value of a metric, or a list of several; None when one is missing."""
+    """Return the last value of a metric, or a list of several; None when one is missing."""
     flat = flatten(trial.last_result)
     if isinstance(metric, str):
         return flat.get(metric)
@@ -264,7 +312,7 @@ def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
 
 
 def saved_searcher(searcher: Searcher) -> bytes:
-    """Returns `save_state()`, or what a class that only overrides Ray's `save(path)` writes."""
+    """Return `save_state()`, or what a class that only overrides Ray's `save(path)` writes."""
     try:
         return saved_by_path(searcher.save) if _uses_paths(searcher) else searcher.save_state()
     except (MusterError, NotImplementedError):
@@ -292,7 +340,7 @@ def restore_searcher(searcher: Searcher, state: bytes) -> None:
 
 
 def _uses_paths(searcher: Searcher) -> bool:
-    """Returns whether the most derived class that saves itself does so by path."""
+    """Return whether the most derived class that saves itself does so by path."""
     for cls in type(searcher).__mro__:
         if "save_state" in vars(cls):
             return False
@@ -302,7 +350,7 @@ def _uses_paths(searcher: Searcher) -> bool:
 
 
 class Wrapper(Searcher):
-    """A Wrapper forwards everything to the searcher inside; subclasses override what they change."""
+    """Forwards everything to the searcher inside; subclasses override what they change."""
 
     def __init__(self, searcher: Searcher) -> None:
         if not isinstance(searcher, Searcher):
@@ -361,7 +409,7 @@ class Wrapper(Searcher):
 def set_properties(
     searcher: Searcher, metric: Names, mode: Names, config: dict[str, Any], spec: dict[str, Any]
 ) -> bool:
-    """Calls `set_search_properties`, also of classes written before it took the rest of the specification."""
+    """Call `set_search_properties`, also of classes written before it took the rest of the specification."""
     import inspect
 
     try:

@@ -1,4 +1,4 @@
-"""Defines the functions with which users write a search space: uniform, choice, grid_search and others."""
+"""Define the functions with which users write a search space: uniform, choice, grid_search and others."""
 
 from __future__ import annotations
 
@@ -14,77 +14,126 @@ _UNSET: Any = object()
 
 @public
 def uniform(lower: float, upper: float) -> Float:
-    """Draws a float from `lower` up to, without, `upper`."""
+    """Draw a float from `lower` up to, without, `upper`."""
     return Float(lower, upper).uniform()
 
 
 @public
 def quniform(lower: float, upper: float, q: float) -> Float:
-    """Draws a multiple of `q` between the bounds, both included; both must be multiples of `q`."""
+    """Draw a multiple of `q` between the bounds, both included; both must be multiples of `q`.
+
+    Args:
+        lower: The smallest value.
+        upper: The largest value.
+        q: The step: values are multiples of it.
+    """
     return Float(lower, upper).uniform().quantized(q)
 
 
 @public
 def loguniform(lower: float, upper: float, base: float = _UNSET) -> Float:
-    """Draws a float whose logarithm is uniform."""
+    """Draw a float whose logarithm is uniform.
+
+    Args:
+        lower: The smallest value.
+        upper: The largest value.
+        base: The base of the logarithm; it does not change the distribution.
+    """
     _warn_about_base(base)
     return Float(lower, upper).loguniform()
 
 
 @public
 def qloguniform(lower: float, upper: float, q: float, base: float = _UNSET) -> Float:
-    """Draws a log-uniform float, rounded to multiples of `q`."""
+    """Draw a log-uniform float, rounded to multiples of `q`.
+
+    Args:
+        lower: The smallest value.
+        upper: The largest value.
+        q: The step: values are multiples of it.
+        base: The base of the logarithm; it does not change the distribution.
+    """
     _warn_about_base(base)
     return Float(lower, upper).loguniform().quantized(q)
 
 
 @public
 def randn(mean: float = 0.0, sd: float = 1.0) -> Float:
-    """Draws a normally distributed float."""
+    """Draw a normally distributed float.
+
+    Args:
+        mean: The mean.
+        sd: The standard deviation.
+    """
     return Float(None, None).normal(mean, sd)
 
 
 @public
 def qrandn(mean: float, sd: float, q: float) -> Float:
-    """Draws a normally distributed float, rounded to multiples of `q`."""
+    """Draw a normally distributed float, rounded to multiples of `q`.
+
+    Args:
+        mean: The mean.
+        sd: The standard deviation.
+        q: The step: values are multiples of it.
+    """
     return Float(None, None).normal(mean, sd).quantized(q)
 
 
 @public
 def randint(lower: int, upper: int) -> Integer:
-    """Draws an integer from `lower` up to, without, `upper`."""
+    """Draw an integer from `lower` up to, without, `upper`."""
     return Integer(lower, upper).uniform()
 
 
 @public
 def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
-    """Draws a multiple of `q` between the bounds, both included; with q=1 the upper bound is excluded."""
+    """Draw a multiple of `q` between the bounds, both included; with q=1 the upper bound is excluded.
+
+    Args:
+        lower: The smallest value.
+        upper: The largest value.
+        q: The step: values are multiples of it.
+    """
     return Integer(lower, upper).uniform().quantized(q)
 
 
 @public
 def lograndint(lower: int, upper: int, base: float = _UNSET) -> Integer:
-    """Draws an integer whose logarithm is uniform; the upper bound is excluded."""
+    """Draw an integer whose logarithm is uniform; the upper bound is excluded.
+
+    Args:
+        lower: The smallest value.
+        upper: The largest value.
+        base: The base of the logarithm; it does not change the distribution.
+    """
     _warn_about_base(base)
     return Integer(lower, upper).loguniform()
 
 
 @public
 def qlograndint(lower: int, upper: int, q: int, base: float = _UNSET) -> Integer:
-    """Draws a log-uniform multiple of `q`, upper bound included; with q=1 it is excluded."""
+    """Draw a log-uniform multiple of `q`, upper bound included; with q=1 it is excluded.
+
+    Args:
+        lower: The smallest value.
+        upper: The largest value.
+        q: The step: values are multiples of it.
+        base: The base of the logarithm; it does not change the distribution.
+    """
     _warn_about_base(base)
     return Integer(lower, upper).loguniform().quantized(q)
 
 
 @public
 def choice(categories: Sequence[Any]) -> Categorical:
-    """Draws one of the options, each with equal chance."""
+    """Draw one of the options, each with equal chance."""
     return Categorical(categories).uniform()
 
 
 @public
 def sample_from(func: Callable[..., Any]) -> Function:
-    """Takes what `func()` or `func(config)` returns; the config it is given is resolved.
+    """Take what `func()` or `func(config)` returns; the config it is given is resolved.
 
     Example:
         >>> sample_from(lambda config: 2 * config["x"]).sample({"x": 4})
@@ -95,7 +144,7 @@ def sample_from(func: Callable[..., Any]) -> Function:
 
 @public
 def grid_search(values: Iterable[Any]) -> dict[str, Any]:
-    """Tries every value, for each of the samples.
+    """Try every value, for each of the samples.
 
     Example:
         >>> grid_search([0.1, 0.2])

@@ -1,4 +1,4 @@
-"""Describes a search space as a tree: domains by label, also those inside the options of choices.
+"""Describe a search space as a tree: domains by label, also those inside the options of choices.
 
 Searchers that support conditional spaces read dimensions from it, and convert values to suggestions and back.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from muster.tune.search.check_space import check_space
 from muster.tune.search.dimensions import (
     Dimension,
     checked_name,
@@ -27,7 +28,7 @@ _MISSING = object()
 
 
 class SpaceTree:
-    """A SpaceTree holds dimensions by label: flat names, below option 1 of the choice `c` with `c:1/`.
+    """Holds dimensions by label: flat names, below option 1 of the choice `c` with `c:1/`.
 
     Args:
         owner: The searcher that asks, for its error messages.
@@ -37,6 +38,7 @@ class SpaceTree:
 
     def __init__(self, owner: str, space: Mapping[str, Any], *, keeps_constants: bool) -> None:
         self._owner = owner
+        check_space(space, "space")
         unresolved = find_unresolved(iter([((), dict(space))]))
         for path, _ in unresolved.grids:
             refuse_grid(owner, self.label("", path))
@@ -116,6 +118,8 @@ class SpaceTree:
                 raise ValueError(f"{self._owner}: in the point {dict(point)!r}, {error}") from None
         except ValueError as error:
             raise ValueError(f"{self._owner}: in the point {dict(point)!r}, {error}") from None
+        if point and not found:
+            raise ValueError(f"{self._owner}: the point {dict(point)!r} has no key of the space")
         return found
 
     def _read(self, node: Node, value: Node, flat: Mapping[str, Any], label: str, found: Values) -> None:

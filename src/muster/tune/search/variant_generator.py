@@ -1,9 +1,9 @@
-"""Turns a specification with grids, domains and functions into variants, one at a time."""
+"""Turn a specification with grids, domains and functions into variants, one at a time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from muster.tune.search.paths import (
     flat_name,
     format_vars,
     is_container,
+    is_group,
     sort_key,
 )
 from muster.tune.search.random_stream import RandomStream, State, as_plain
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _LEAVES = (int, float, str, bool, type(None))
 Grids = list[tuple[Path, Sequence[Any]]]
+Vars = list[tuple[Path, Any]]
 
 
 class Expression(Function):
@@ -68,7 +70,7 @@ def _modules(code: CodeType) -> dict[str, Any]:
 
 
 class Unresolved:
-    """An Unresolved holds the open places of one specification, in the order in which they are drawn."""
+    """Holds the open places of one specification, in the order in which they are drawn."""
 
     __slots__ = ("_is_final", "domains", "functions", "grids", "paths")
 
@@ -84,19 +86,19 @@ class Unresolved:
 
     @property
     def size(self) -> int:
-        """Returns how many points the grids have together."""
+        """Return how many points the grids have together."""
         return math.prod(len(options) for _, options in self.grids)
 
     @property
     def is_final(self) -> bool:
-        """Returns whether only numbers and plain options are to be drawn, after which nothing can be open."""
+        """Return whether only numbers and plain options are to be drawn, after which nothing can be open."""
         if self._is_final is None:
             drawn = self.domains.values()
             self._is_final = not self.grids and not self.functions and all(map(_gives_leaves, drawn))
         return self._is_final
 
     def grid_point(self, index: int) -> dict[Path, Any]:
-        """Returns the grid values of one point, found by its index alone."""
+        """Return the grid values of one point, found by its index alone."""
         point = {}
         for path, options in self.grids:
             index, digit = divmod(index, len(options))
@@ -105,7 +107,7 @@ class Unresolved:
 
 
 def find_unresolved(parts: Iterator[tuple[Path, Any]]) -> Unresolved:
-    """Returns the open places below the given (path, value) pairs."""
+    """Return the open places below the given (path, value) pairs."""
     found = Unresolved()
     for path, value in parts:
         _collect(value, path, found)
@@ -115,12 +117,20 @@ def find_unresolved(parts: Iterator[tuple[Path, Any]]) -> Unresolved:
 
 
 def searched_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the flat names of what is searched: domains, grids and expressions."""
-    return tuple(flat_name(path) for path in find_unresolved(iter([((), dict(space))])).paths)
+    """Return the flat names of what is searched: domains, grids and expressions."""
+    names: dict[str, None] = {}
+    for path in find_unresolved(iter([((), dict(space))])).paths:
+        inner: Iterable[Path] = (path,)
+        if path and is_group(path[0]):
+            from muster.tune.search.conditions import key_paths
+
+            inner = key_paths({path[0]: space[path[0]]})
+        names.update(dict.fromkeys(map(flat_name, inner)))
+    return tuple(names)
 
 
 def has_unresolved_values(config: Any) -> bool:  # noqa: ANN401
-    """Returns whether a domain, a grid or a function is anywhere in the configuration."""
+    """Return whether a domain, a grid or a function is anywhere in the configuration."""
     return bool(find_unresolved(iter([((), config)])))
 
 
@@ -170,7 +180,7 @@ _NOTHING = Unresolved()
 
 
 class _Level:
-    """A _Level is one specification with open places, and the grid point to be taken next."""
+    """One specification with open places, and the grid point to be taken next."""
 
     __slots__ = ("before", "constants", "index", "open", "size", "spec")
 
@@ -184,7 +194,7 @@ class _Level:
 
 
 class VariantCursor(Iterator[Variant]):
-    """A VariantCursor iterates over the variants of `spec`, and can be resumed at any of them."""
+    """Iterates over the variants of `spec`, and can be resumed at any of them."""
 
     def __init__(
         self,
@@ -215,11 +225,11 @@ class VariantCursor(Iterator[Variant]):
         raise StopIteration
 
     def frames(self) -> list[Frame]:
-        """Returns the position: one frame per level; all but the last are inside a point already taken."""
+        """Return the position: one frame per level; all but the last are inside a point already taken."""
         if not self._levels:
             return []
         *taken, last = self._levels
-        before = as_plain(last.before) if self._is_constant else None  # else the next point is drawn anew
+        before = as_plain(last.before) if self._is_constant else None  # else the next point is drawn again
         return [*([level.index - 1, as_plain(level.before)] for level in taken), [last.index, before]]
 
     def restore(self, frames: list[Frame], now: State) -> None:
@@ -282,7 +292,33 @@ __all__ = [
     "generate_variants",
     "grid_search",
     "has_unresolved_values",
+    "parse_spec_vars",
 ]
+
+
+def parse_spec_vars(spec: Any) -> tuple[Vars, Vars, Vars]:  # noqa: ANN401 - a search space
+    """Return the constants, the domains and the grids of a space, each as (path, value) pairs.
+
+    Example:
+        >>> parse_spec_vars({"a": 1, "b": {"c": grid_search([1, 2])}})
+        ([(('a',), 1)], [], [(('b', 'c'), [1, 2])])
+    """
+    found = find_unresolved(iter([((), spec)]))
+    constants: Vars = []
+    _collect_constants(spec, (), set(found.paths), constants)
+    drawn = {**found.domains, **found.functions}
+    domains = [(path, drawn[path]) for path in found.paths if path in drawn]
+    return constants, domains, [(path, list(options)) for path, options in found.grids]
+
+
+def _collect_constants(node: Any, path: Path, open_paths: set[Path], constants: Vars) -> None:  # noqa: ANN401
+    if path in open_paths:
+        return
+    if not is_container(node):
+        constants.append((path, node))
+        return
+    for key, child in children(node):
+        _collect_constants(child, (*path, key), open_paths, constants)
 
 
 def generate_variants(
@@ -290,7 +326,7 @@ def generate_variants(
     constant_grid_search: bool = False,
     random_state: RandomState = None,
 ) -> Iterator[tuple[dict[Path, Any], Any]]:
-    """Yields (resolved variables by path, resolved specification) of each variant, grids lazily.
+    """Yield (resolved variables by path, resolved specification) of each variant, grids lazily.
 
     Functions are given the whole specification, and may read each other's values in any order; only a circle
     is an error. (Ray gives up after 20 passes.)
@@ -299,7 +335,7 @@ def generate_variants(
 
 
 def flatten_resolved_vars(resolved_vars: Mapping[Path, Any]) -> dict[str, Any]:
-    """Returns paths as `a/b`, without a leading `config`."""
+    """Return paths as `a/b`, without a leading `config`."""
     return {
         flat_name(path[1:] if path and path[0] == "config" else path): value
         for path, value in resolved_vars.items()

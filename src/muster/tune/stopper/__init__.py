@@ -1,4 +1,4 @@
-"""Exports the public stoppers, each loaded when it is first used."""
+"""Export the public stoppers, each loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from muster.tune.stopper.timeout import TimeoutStopper as TimeoutStopper
     from muster.tune.stopper.trial_plateau import TrialPlateauStopper as TrialPlateauStopper
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
+    from muster.tune.older_modules import with_older_names
+
+    _load, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".experiment_plateau": ["ExperimentPlateauStopper"],
@@ -28,3 +30,4 @@ else:
             ".trial_plateau": ["TrialPlateauStopper"],
         },
     )
+    __getattr__ = with_older_names(_load, "stopper.")

@@ -1,4 +1,4 @@
-"""Ends the experiment when the best results no longer change."""
+"""End the experiment when the best results no longer change."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from muster.tune.stopper.trial_plateau import spread
 
 
 class ExperimentPlateauStopper(Stopper):
-    """An ExperimentPlateauStopper ends the experiment when the `top` best values spread by at most `std`.
+    """Stops the experiment when the `top` best values differ by at most `std`.
 
     The plateau must hold for `patience` results in a row (0 is the same as 1).
+
+    Args:
+        metric: The metric.
+        std: The largest standard deviation of a plateau.
+        top: Number of best values to compare.
+        mode: "min" or "max".
+        patience: How many results in a row the plateau must hold.
     """
 
     _state_kind = "experiment_plateau"
@@ -52,7 +59,7 @@ class ExperimentPlateauStopper(Stopper):
         return f"the best {self._top} values of {self._metric} spread by no more than {self._std:g}"
 
     def has_plateaued(self) -> bool:
-        """Returns whether the best values are close enough together; patience is not counted here."""
+        """Return whether the best values are close enough together; patience is not counted here."""
         return len(self._best) == self._top and spread(self._best) <= self._std
 
     def _to_plain(self) -> Plain:

@@ -1,4 +1,4 @@
-"""Uses a plain function `(trial_id, result) -> bool` as a stopper."""
+"""Use a plain function `(trial_id, result) -> bool` as a stopper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.tune.stopper.timeout import TimeoutStopper
 
 
 class FunctionStopper(Stopper):
-    """A FunctionStopper ends a trial when its function returns True; the function itself is not saved."""
+    """Ends a trial when its function returns True; the function itself is not saved."""
 
     _state_kind = "function"
 
@@ -39,7 +39,7 @@ class FunctionStopper(Stopper):
 
     @classmethod
     def is_valid_function(cls, fn: object) -> bool:
-        """Returns whether this is a callable that is no stopper; an imitation of a stopper is an error."""
+        """Return whether this is a callable that is not a stopper; an imitation of a stopper is an error."""
         is_function = callable(fn) and not isinstance(fn, Stopper)
         if is_function and hasattr(fn, "stop_all"):
             imitates = f"{fn!r} has stop_all but is not a Stopper: let its class extend muster.tune.Stopper"
@@ -50,7 +50,7 @@ class FunctionStopper(Stopper):
 
 
 def _check_arity(function: Callable[..., Any]) -> None:
-    """Raises a TuneError now, rather than in the middle of an experiment, when the arguments do not fit."""
+    """Raise a TuneError now, rather than in the middle of an experiment, when the arguments do not fit."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -72,7 +72,7 @@ class StopRules(NamedTuple):
 def resolve_stop(
     stop: object, time_budget_s: float | timedelta | None = None, *, clock: Clock | None = None
 ) -> StopRules:
-    """Returns a stopper for None, criteria, a stopper, a function or a list of stoppers; else ValueError."""
+    """Return a stopper for None, criteria, a stopper, a function or a list of stoppers; else ValueError."""
     criteria = dict(stop) if isinstance(stop, Mapping) else {}
     for name, threshold in criteria.items():
         if isinstance(threshold, str) or threshold is None:

@@ -1,4 +1,4 @@
-"""Ends trials after a number of results."""
+"""End trials after a number of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.tune.stopper.stopper import Stopper
 
 
 class MaximumIterationStopper(Stopper):
-    """A MaximumIterationStopper ends a trial with its `max_iter`-th result, by its own count."""
+    """Stops a trial at its `max_iter`-th result; counts results itself."""
 
     _state_kind = "maximum_iteration"
     _plain_attributes = ("_seen",)

@@ -1,4 +1,4 @@
-"""Defines a stopper that never stops anything."""
+"""Define a stopper that never stops anything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.tune.stopper.stopper import Stopper
 
 
 class NoopStopper(Stopper):
-    """A NoopStopper stops nothing, where a stopper is required."""
+    """Stops nothing, where a stopper is required."""
 
     _state_kind = "noop"
 

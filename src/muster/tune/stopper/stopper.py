@@ -1,4 +1,4 @@
-"""Defines Stopper, the base class of everything that ends trials or an experiment early."""
+"""Define Stopper, the base class of everything that ends trials or an experiment early."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ __all__ = ["CombinedStopper", "Stopper"]
 
 
 class Stopper(PluginState):
-    """A Stopper is called with every result of every trial, beside the trial's own criteria.
+    """Called with every result of every trial, in addition to the trial's criteria.
 
     What a built-in stopper saves is what it has seen, not its parameters: those come from the script, so a
     resumed experiment may be given more time or more iterations.
     """
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Returns whether this trial is to end."""
+        """Return whether this trial is to end."""
         raise NotImplementedError
 
     def stop_all(self) -> bool:
-        """Returns whether the experiment is to end; called once per step of the controller."""
+        """Return whether to stop the experiment; called once per step of the controller."""
         raise NotImplementedError
 
     def why(self, trial_id: str = "") -> str:
-        """Returns why it has just ended this trial, or without one the experiment, in words."""
+        """Return why it has just ended this trial, or without one the experiment, in words."""
         del trial_id
         return f"{type(self).__name__} returned True"
 
     def _left_s(self) -> float:
-        """Returns the seconds until the experiment ends, where time decides."""
+        """Return the seconds until the experiment ends, where time decides."""
         return math.inf
 
 
 def metric_of(stopper: Stopper, metric: str, result: Mapping[str, Any]) -> float:
-    """Returns the metric as a number, also from a nested result by its flat name (`a/b`)."""
+    """Return the metric as a number, also from a nested result by its flat name (`a/b`)."""
     value: Any = result
     if metric in result:
         value = result[metric]
@@ -61,7 +61,7 @@ def metric_of(stopper: Stopper, metric: str, result: Mapping[str, Any]) -> float
 
 
 class CombinedStopper(Stopper):
-    """A CombinedStopper asks stoppers in order up to the first True: later ones do not see that result."""
+    """Asks stoppers in order up to the first True: later ones do not see that result."""
 
     _state_kind = "combined"
 

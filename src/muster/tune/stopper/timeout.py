@@ -1,4 +1,4 @@
-"""Ends the experiment after a time budget."""
+"""End the experiment after a time budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class TimeoutStopper(Stopper):
-    """A TimeoutStopper ends the experiment once `timeout` has passed between calls of `stop_all`.
+    """Stops the experiment once `timeout` has passed between calls of `stop_all`.
 
     Time without calls does not count: the experiment was down. That also holds after unpickling.
     The clock has a default because users make this object themselves.

@@ -1,4 +1,4 @@
-"""Ends trials whose metric no longer changes."""
+"""End trials whose metric no longer changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spread(values: Collection[float]) -> float:
 
 
 class TrialPlateauStopper(Stopper):
-    """A TrialPlateauStopper ends a trial whose last `num_results` values spread by less than `std`.
+    """Stops a trial whose last `num_results` values differ by less than `std`.
 
     A plateau counts from the `grace_period`-th result on and, with `metric_threshold`, only at a value of at
     most the threshold for mode "min", at least the threshold for "max".

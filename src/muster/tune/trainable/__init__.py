@@ -1,4 +1,4 @@
-"""Exports the Trainable class and the functions that add parameters and resources to a trainable."""
+"""Export the Trainable class and the functions that add parameters and resources to a trainable."""
 
 from __future__ import annotations
 

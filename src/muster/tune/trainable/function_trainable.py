@@ -1,16 +1,15 @@
-"""Checks function trainables: whether they take exactly one argument, the config; exports wrap_function."""
+"""Check function trainables: whether they take exactly one argument, the config; exports wrap_function."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from muster.base import by_value
 from muster.base.lazy import lazy_names
-from muster.base.untrusted import message_text, ray_object_hint, type_text
+from muster.base.untrusted import message_text, ray_object_hint, real_ray, type_text
 from muster.errors import TuneError
 
 # Ray's place for them; a function as it is needs neither.
@@ -30,12 +29,19 @@ def is_trainable_class(trainable: object) -> bool:
 
 
 def is_function_trainable(trainable: object) -> bool:
-    """Returns whether this is a function, or another callable that takes a config and is no class."""
+    """Return whether this is a function, or another callable that takes a config and is not a class."""
     return callable(trainable) and not inspect.isclass(trainable)
 
 
 def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function; ValueError when it cannot be called with one positional argument."""
+    """Return the function; ValueError when it cannot be called with one positional argument."""
+    from muster.tune.older import for_today
+
+    if adapted := for_today(function):
+        from muster.tune.trainable.util import wrapped_function
+
+        function = wrapped_function(adapted, function)
+        function._is_for_today = True  # type: ignore[attr-defined]
     try:
         accepted = inspect.signature(function)
     except (TypeError, ValueError):
@@ -52,7 +58,7 @@ def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or class, as given
-    """Returns a class or function that can be run; TypeError when it is neither."""
+    """Return a class or function that can be run; TypeError when it is neither."""
     if inspect.isclass(trainable) and "_wrapped_function" in vars(trainable):
         return trainable._wrapped_function  # type: ignore[attr-defined]  # wrap_function made the class
     if is_trainable_class(trainable):
@@ -73,7 +79,7 @@ def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or clas
 
 
 def trainable_name(trainable: object) -> str:
-    """Returns the name of a trainable, which its trials carry too.
+    """Return the name of a trainable, which its trials carry too.
 
     Example:
         >>> trainable_name("registered"), trainable_name(lambda config: None), trainable_name(partial(len))
@@ -96,15 +102,15 @@ _DEPTH = 4
 
 
 def keep_owners_of_refs() -> None:
-    """Lets what is pickled hold ObjectRefs, where this process uses Ray."""
-    if "ray" in sys.modules:
+    """Let what is pickled hold ObjectRefs, where this process uses Ray."""
+    if real_ray() is not None:
         from muster.engines.ray.connect import keep_owners_of_refs
 
         keep_owners_of_refs()
 
 
 def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
-    """Returns the trainable, cloudpickled; TypeError names what cannot be pickled, TuneError the size."""
+    """Return the trainable, cloudpickled; TypeError names what cannot be pickled, TuneError the size."""
     keep_owners_of_refs()
     name = trainable_name(trainable)
     try:
@@ -127,14 +133,14 @@ def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
 
 
 def culprits(value: Any, where: str = "") -> list[tuple[str, str]]:  # noqa: ANN401
-    """Returns place and description of the innermost objects that cannot be pickled."""
+    """Return place and description of the innermost objects that cannot be pickled."""
     found: dict[int, tuple[str, str]] = {}
     _search(value, where or trainable_name(value), _DEPTH, found, set())
     return list(found.values())
 
 
 def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, str]], seen: set[int]) -> bool:
-    """Returns whether an object cannot be pickled, and notes it unless one of its parts is the cause."""
+    """Return whether an object cannot be pickled, and notes it unless one of its parts is the cause."""
     if can_be_pickled(value):
         return False
     if id(value) in seen:
@@ -161,7 +167,7 @@ def can_be_pickled(value: object) -> bool:
 
 
 def _captured(value: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
-    """Returns what a function, class or object would take along."""
+    """Return what a function, class or object would take along."""
     if inspect.isfunction(value):
         variables = inspect.getclosurevars(value)
         yield from variables.nonlocals.items()

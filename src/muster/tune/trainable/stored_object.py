@@ -1,4 +1,4 @@
-"""Keeps large parameters of a trainable in files, named by a hash of their content.
+"""Keep large parameters of a trainable in files, named by a hash of their content.
 
 `with_parameters` writes them to a directory of this process; `execution.restore` keeps them with the
 experiment, for drivers that resume it. Trials map the file that they can reach: the process's, the
@@ -38,12 +38,12 @@ _scratch = ScratchDirectory(_PREFIX)
 
 
 class StoredObject:
-    """A StoredObject is pickled as the digest of a file with its value; a small value as it is."""
+    """Pickled as the digest of a file with its value; a small value as it is."""
 
     __slots__ = ("_content", "_path", "_value", "digest", "name")
 
     def __init__(self, value: object, name: str) -> None:
-        """Stores a value; ValueError when it cannot be pickled, TuneError when it cannot be written."""
+        """Store a value; ValueError when it cannot be pickled, TuneError when it cannot be written."""
         parts = _pickled(value, name)
         is_small = sum(map(len, parts)) <= SMALL
         self._path = "" if is_small else _written(parts, name)
@@ -59,7 +59,7 @@ class StoredObject:
         _known.setdefault(self.digest, self)
 
     def load(self) -> Any:  # noqa: ANN401 - the user's value
-        """Returns the value, which is read once; a trial may write to one of two equal arrays."""
+        """Return the value, which is read once; a trial may write to one of two equal arrays."""
         if self._content:
             return pickle.loads(self._content)
         with _opening:
@@ -69,11 +69,11 @@ class StoredObject:
 
     @property
     def is_here(self) -> bool:
-        """Returns whether the process that made this object still keeps it on this machine."""
+        """Return whether the process that made this object still keeps it on this machine."""
         return os.path.exists(self._path)
 
     def is_kept(self, folder: Path, storage: Storage | None) -> bool:
-        """Returns whether an experiment's directory holds the file; if not, fetches it from the storage."""
+        """Return whether an experiment's directory holds the file; if not, fetches it from the storage."""
         if _digest_of(folder / PARAMETERS / self.digest) == self.digest:
             return True
         try:
@@ -82,7 +82,7 @@ class StoredObject:
             return False
 
     def keep_in(self, folder: Path) -> Path:
-        """Returns the file in an experiment's directory, which is written in one step; raises OSError."""
+        """Return the file in an experiment's directory, which is written in one step; raises OSError."""
         target = folder / PARAMETERS / self.digest
         if self.is_here:
             target.parent.mkdir(exist_ok=True)
@@ -94,7 +94,7 @@ class StoredObject:
         return target
 
     def _fetch(self, storage: Storage, folder: Path) -> str:
-        """Copies the file from the experiment's storage; StoreError when it is missing or damaged."""
+        """Copy the file from the experiment's storage; StoreError when it is missing or damaged."""
         name, target, clock = f"{PARAMETERS}/{self.digest}", os.path.join(folder, self.digest), SystemClock()
         if not with_retries(lambda: storage.exists(name), clock):
             raise StoreError(f"{storage.join(name)}: does not exist")
@@ -106,7 +106,7 @@ class StoredObject:
         return target
 
     def _file(self) -> str:
-        """Returns a file with the value that this process can read."""
+        """Return a file with the value that this process can read."""
         session = current()
         place = None if session is None or self.is_here else session.context.get_storage()
         if place is None:
@@ -124,12 +124,12 @@ class StoredObject:
 
 
 def objects_in(code: bytes) -> list[StoredObject]:
-    """Returns the objects in files that a trainable, pickled or unpickled in this process, refers to."""
+    """Return the objects in files that a trainable, pickled or unpickled in this process, refers to."""
     return [each for digest, each in _known.items() if digest and digest.encode() in code]
 
 
 def _digest_of(path: str | Path) -> str:
-    """Returns the hash of a file's content; "" when there is no such file."""
+    """Return the hash of a file's content; "" when there is no such file."""
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as stream:
@@ -141,7 +141,7 @@ def _digest_of(path: str | Path) -> str:
 
 
 def _pickled(value: object, name: str) -> list[Any]:
-    """Returns the pickle, and the buffers that stay out of it."""
+    """Return the pickle, and the buffers that stay out of it."""
     keep_owners_of_refs()
     buffers: list[Any] = []
 
@@ -163,7 +163,7 @@ def _pickled(value: object, name: str) -> list[Any]:
 
 
 def _written(parts: list[Any], name: str) -> str:
-    """Writes a file, named by its digest: the lengths of all parts, then each of them at an aligned place."""
+    """Write a file, named by its digest: the lengths of all parts, then each of them at an aligned place."""
     folder, digest = _scratch.path(), hashlib.sha256()
     lengths = pickle.dumps([len(part) for part in parts])
     draft = os.path.join(folder, f"{os.getpid()}-{threading.get_ident()}.partial")

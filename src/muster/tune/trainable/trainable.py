@@ -1,4 +1,4 @@
-"""Defines Trainable, the base class of class trainables.
+"""Define Trainable, the base class of class trainables.
 
 Engines make an instance and call setup, step, save_checkpoint, load_checkpoint, reset_config and cleanup
 themselves; `train`, `save`, `restore` and `reset` do the same by hand, outside of an experiment.
@@ -9,62 +9,42 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import pickle
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.untrusted import type_text
+from muster.engines.worker.run_trainable import read_saved, write_answer
 from muster.session.checkpoint import Checkpoint, TrainingResult
+from muster.session.older import accept_older
 from muster.session.progress import Progress, Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_copy
 from muster.session.session import TuneContext, current
 from muster.trials.metrics import DEBUG_METRICS
 from muster.trials.placement_group import PlacementGroupFactory
 
-DICT_CHECKPOINT = "_dict_checkpoint.pkl"
+_OLDER_METHODS = {  # until Ray 1.0
+    "_log_result": "log_result",
+    "_restore": "load_checkpoint",
+    "_save": "save_checkpoint",
+    "_setup": "setup",
+    "_stop": "cleanup",
+    "_train": "step",
+}
 COUNTERS = ("training_iteration", "time_total_s", "timesteps_total", "episodes_total")
 
 
-def write_answer(answer: object, folder: str, who: str) -> None:
-    """Completes the checkpoint in `folder`, given what `save_checkpoint(folder)` returned."""
-    if answer is None:
-        return
-    if isinstance(answer, Mapping):
-        import cloudpickle  # type: ignore[import-untyped]  # it has no types
-
-        with open(os.path.join(folder, DICT_CHECKPOINT), "wb") as stream:
-            cloudpickle.dump(dict(answer), stream)
-    elif not isinstance(answer, str):
-        kind = type(answer).__name__
-        raise TypeError(f"{who}.save_checkpoint returned a {kind}; return a dict, its directory or nothing")
-    elif os.path.abspath(answer) != os.path.abspath(folder):
-        raise ValueError(
-            f"{who}.save_checkpoint was given {folder} and returned {answer}; write the files into the given "
-            "directory and return it, or return a dict"
-        )
-
-
 def publish_next(folder: str, trial_dir: str) -> str:
-    """Copies a checkpoint into the trial's directory, under a number that nothing there has."""
+    """Copy a checkpoint into the trial's directory, under a number that nothing there has."""
     os.makedirs(trial_dir, exist_ok=True)
     taken = [name[len("checkpoint_") :] for name in os.listdir(trial_dir) if name.startswith("checkpoint_")]
     newest = max((int(number) for number in taken if number.isdigit()), default=-1)
     return publish_copy(folder, trial_dir, checkpoint_name(newest + 1))
 
 
-def read_saved(folder: str) -> Any:  # noqa: ANN401 - a user's dict
-    """Returns the argument of load_checkpoint: the dict that was saved, else the directory."""
-    saved = os.path.join(folder, DICT_CHECKPOINT)
-    if not os.path.exists(saved):
-        return folder
-    with open(saved, "rb") as stream:
-        return pickle.load(stream)
-
-
 def as_training_result(given: TrainingResult | Checkpoint | str | os.PathLike[str]) -> TrainingResult:
-    """Returns whatever `restore` accepts as a TrainingResult, with the counters of its metadata."""
+    """Return whatever `restore` accepts as a TrainingResult, with the counters of its metadata."""
     if isinstance(given, TrainingResult):
         result = given
     elif isinstance(given, Checkpoint):
@@ -87,7 +67,7 @@ _OUTSIDE = "default"  # the name of a trial that is none
 
 
 class Trainable:
-    """A Trainable is a trial as a class: override `setup`, `step` and the two checkpoint methods.
+    """A trial as a class: override `setup`, `step` and the two checkpoint methods.
 
     Example:
         >>> class Quadratic(Trainable):
@@ -112,6 +92,13 @@ class Trainable:
     _last_result: Mapping[str, Any] = {}
     _storage: str | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - of other base classes
+        super().__init_subclass__(**kwargs)
+        for old, now in _OLDER_METHODS.items():
+            if old in vars(cls) and now not in vars(cls) and not cls.__module__.startswith("muster."):
+                accept_older(f"{cls.__name__}.{old}", f"call it {now}")
+                setattr(cls, now, vars(cls)[old])
+
     def __init__(
         self, config: dict[str, Any] | None = None, storage: str | os.PathLike[str] | None = None
     ) -> None:
@@ -131,22 +118,22 @@ class Trainable:
             )
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Prepares to train; `config` is a copy."""
+        """Prepare to train; `config` is a copy."""
 
     def step(self) -> dict[str, Any]:
-        """Runs one iteration; its result may hold `done` and `should_checkpoint`."""
+        """Run one iteration; its result may hold `done` and `should_checkpoint`."""
         raise NotImplementedError(f"{type(self).__name__} must define step()")
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | str | None:
-        """Writes files into the directory, or returns a dict."""
+        """Write files into the directory, or return a dict."""
         raise NotImplementedError(f"{type(self).__name__} must define save_checkpoint() to be saved")
 
     def load_checkpoint(self, checkpoint: Any) -> None:  # noqa: ANN401 - the user's dict, or a directory
-        """Restores what save_checkpoint returned: its dict, or the directory with its files."""
+        """Restore what save_checkpoint returned: its dict, or the directory with its files."""
         raise NotImplementedError(f"{type(self).__name__} must define load_checkpoint() to be restored")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Turns this into a trial of another config without a new process; False: that is impossible."""
+        """Turn this into a trial of another config without a new process; False: that is impossible."""
         return False
 
     def cleanup(self) -> None:
@@ -156,17 +143,17 @@ class Trainable:
         """Called with every result, where it was made."""
 
     def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, str]:
-        """Writes the model; returns the paths by format."""
+        """Write the model; return the paths by format."""
         return {}
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory | None:
-        """Returns what a trial with this config needs; None: what the experiment says, or 1 CPU."""
+        """Return what a trial with this config needs; None: what the experiment says, or 1 CPU."""
         return None
 
     @classmethod
     def resource_help(cls, config: dict[str, Any]) -> str:
-        """Returns advice for users when resources are lacking."""
+        """Return advice for users when resources are lacking."""
         return ""
 
     @property
@@ -176,7 +163,7 @@ class Trainable:
 
     @property
     def _progress(self) -> Progress:
-        """Returns the progress: its own once it trained by hand, else that of the trial it runs in."""
+        """Return the progress: its own once it trained by hand, else that of the trial it runs in."""
         if self._own is not None:
             return self._own
         session = current()
@@ -184,46 +171,51 @@ class Trainable:
 
     @property
     def iteration(self) -> int:
-        """Returns the iterations so far, those before a restore included."""
+        """Return the iterations so far, those before a restore included."""
         return self._progress.iteration
 
     training_iteration = iteration
 
     @property
     def trial_name(self) -> str:
+        """The trial's name."""
         return self._context.get_trial_name() or _OUTSIDE
 
     @property
     def trial_id(self) -> str:
+        """The trial's id."""
         return self._context.get_trial_id() or _OUTSIDE
 
     @property
     def trial_resources(self) -> PlacementGroupFactory | None:
+        """The resources of the trial."""
         found: PlacementGroupFactory | None = self._context.get_trial_resources()
         return found
 
     @property
     def logdir(self) -> str | None:
-        """Returns the directory of the trial; None when there is none."""
+        """Return the directory of the trial; None when there is none."""
         return self._context.get_trial_dir() or self._storage
 
     def get_config(self) -> dict[str, Any]:
+        """Return the configuration."""
         return self.config
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the counters of iterations, steps, episodes and time."""
+        """Return the counters of iterations, steps, episodes and time."""
         progress = self._progress
         counters = {name: getattr(progress, name) for name in COUNTERS[1:]}
         return {"training_iteration": progress.iteration, **counters}
 
     @staticmethod
     def get_current_ip_pid() -> tuple[str, int]:
+        """Return the address and the process id of this process."""
         from muster.host.machine import node_ip
 
         return node_ip(), os.getpid()
 
     def train(self) -> dict[str, Any]:
-        """Runs one step, and fills in the automatic result keys."""
+        """Run one step, and fills in the automatic result keys."""
         began_at = self._clock.monotonic()
         result = self.step()
         if not isinstance(result, dict):
@@ -239,7 +231,12 @@ class Trainable:
         return filled
 
     def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
-        """Returns the results of as many steps as fit; ends early at a result that is done or saves."""
+        """Return the results of as many steps as fit; ends early at a result that is done or saves.
+
+        Args:
+            buffer_time_s: Seconds after which no further step starts.
+            max_buffer_length: The largest number of steps.
+        """
         began_at = self._clock.monotonic()
         results: list[dict[str, Any]] = []
         while len(results) < max_buffer_length:
@@ -257,7 +254,14 @@ class Trainable:
         timestamp: int | None = None,
         debug_metrics_only: bool = False,
     ) -> dict[str, Any]:
-        """Returns the keys that are added to a result, as they are now."""
+        """Return the keys that are added to a result, as they are now.
+
+        Args:
+            now: The time of the result.
+            time_this_iter: Seconds of this step.
+            timestamp: The time of the result in whole seconds.
+            debug_metrics_only: Accepted for Ray's signature.
+        """
         moment = now.timestamp() if isinstance(now, datetime) else now
         at = self._clock.now() if moment is None else moment
         progress = copy.copy(self._progress)
@@ -272,7 +276,7 @@ class Trainable:
         return filled
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> TrainingResult:
-        """Makes a checkpoint: in the given directory, else in the trial's, else in a temporary one."""
+        """Make a checkpoint: in the given directory, else in the trial's, else in a temporary one."""
         import tempfile
 
         folder = tempfile.mkdtemp() if checkpoint_dir is None else os.fspath(checkpoint_dir)
@@ -289,14 +293,19 @@ class Trainable:
         return TrainingResult(Checkpoint(kept), {**self._last_result, **self.get_state()})
 
     def restore(self, checkpoint_path: TrainingResult | Checkpoint | str | os.PathLike[str]) -> None:
-        """Continues from a checkpoint; ValueError when it is not there."""
+        """Continue from a checkpoint; ValueError when it is not there."""
         result = as_training_result(checkpoint_path)
         self._counting().resume(result.metrics)
         with result.checkpoint.as_directory() as folder:
             self.load_checkpoint(read_saved(folder))
 
     def reset(self, new_config: dict[str, Any], storage: str | os.PathLike[str] | None = None) -> bool:
-        """Turns this into a trial of another config; False when `reset_config` cannot."""
+        """Turn this into a trial of another config; False when `reset_config` cannot.
+
+        Args:
+            new_config: The configuration of the other trial.
+            storage: Its directory.
+        """
         self.config = new_config
         if storage is not None:
             self._storage = os.fspath(storage)
@@ -307,13 +316,18 @@ class Trainable:
         return True
 
     def stop(self) -> None:
-        """Ends the trial; calls `cleanup`."""
+        """End the trial; calls `cleanup`."""
         self.cleanup()
 
     def export_model(
         self, export_formats: str | Sequence[str], export_dir: str | None = None
     ) -> dict[str, str]:
-        """Writes the model in formats that `_export_model` knows; returns the paths by format."""
+        """Write the model in formats that `_export_model` knows; returns the paths by format.
+
+        Args:
+            export_formats: One format or several.
+            export_dir: Where to write; by default the trial's directory.
+        """
         formats = [export_formats] if isinstance(export_formats, str) else list(export_formats)
         folder = export_dir or self.logdir
         if folder is None:

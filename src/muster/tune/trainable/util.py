@@ -1,4 +1,4 @@
-"""Adds parameters and resources to a trainable: with_parameters and with_resources."""
+"""Add parameters and resources to a trainable: with_parameters and with_resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT = ("_resources", "__mixins__", "__doc__")
 
 
 def wrapped_function(inner: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `inner` under the original's name, with its resources.
+    """Return `inner` under the original's name, with its resources.
 
     `functools.wraps` would copy the signature, but `inner` takes the config alone.
     """
@@ -35,7 +35,7 @@ def wrapped_function(inner: Callable[..., Any], original: Callable[..., Any]) ->
 
 
 def innermost(trainable: Any) -> Any:  # noqa: ANN401
-    """Returns the trainable that was wrapped."""
+    """Return the trainable that was wrapped."""
     while (original := getattr(trainable, "_muster_original", None)) is not None:
         trainable = original
     return trainable
@@ -46,7 +46,7 @@ Resources = PlacementGroupFactory | Chooser
 
 
 def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
-    """Returns a dict, a PlacementGroupFactory or a function of the config; ValueError for anything else."""
+    """Return a dict, a PlacementGroupFactory or a function of the config; ValueError for anything else."""
     if isinstance(given, PlacementGroupFactory):
         return given
     if isinstance(given, Mapping):
@@ -64,7 +64,7 @@ def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
 
 @public
 def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - function or class, as given
-    """Returns a trainable each of whose trials needs `resources`.
+    """Return a trainable each of whose trials needs `resources`.
 
     `resources` is a dict, a PlacementGroupFactory, or a function of the config that returns one. The given
     trainable stays as it is.
@@ -74,18 +74,17 @@ def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - fun
         >>> with_resources(train, {"cpu": 2})._resources
         PlacementGroupFactory([{'CPU': 2.0}], strategy='PACK')
     """
-    is_class = _is_class(trainable, "with_resources")
-    with_needed = _class_with_resources if is_class else _function_with_resources
+    with_needed = _class_with_resources if is_class(trainable, "with_resources") else _function_with_resources
     return with_needed(trainable, as_resources(resources))
 
 
-def _is_class(trainable: object, caller: str) -> bool:
-    """Returns whether a trainable is a class, not a function; ValueError when it is no trainable."""
-    is_class = inspect.isclass(trainable)
-    if not callable(trainable) or (is_class and not is_trainable_class(trainable)):
+def is_class(trainable: object, caller: str) -> bool:
+    """Return whether a trainable is a class, not a function; ValueError when it is not a trainable."""
+    is_any_class = inspect.isclass(trainable)
+    if not callable(trainable) or (is_any_class and not is_trainable_class(trainable)):
         given = "None; did you call it? Pass the function itself" if trainable is None else repr(trainable)
         raise ValueError(f"{caller}: needs a function or a subclass of tune.Trainable, not {given}")
-    return is_class
+    return is_any_class
 
 
 def _function_with_resources(function: Callable[..., Any], needed: Resources) -> Callable[..., Any]:
@@ -111,7 +110,7 @@ def _named_like(kind: type, inner: type) -> type:
 
 
 def chosen(needed: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Returns resources for a config, from a user's function if it is one; it may return a dict, too."""
+    """Return resources for a config, from a user's function if it is one; it may return a dict, too."""
     answer: Any = needed if isinstance(needed, PlacementGroupFactory) else needed(config)
     if isinstance(answer, PlacementGroupFactory):
         return answer
@@ -124,7 +123,7 @@ def chosen(needed: Resources, config: Mapping[str, Any]) -> PlacementGroupFactor
 
 
 def trial_resources(trainable: Any, resources_per_trial: Any = None) -> Resources:  # noqa: ANN401
-    """Returns what each trial needs: what the trainable says, else the experiment, else 1 CPU.
+    """Return what each trial needs: what the trainable says, else the experiment, else 1 CPU.
 
     TuneError when both are given: at once for a function, per config for a class.
     """
@@ -154,7 +153,7 @@ def _needed(
 
 
 def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
-    """Returns OMP_NUM_THREADS for trials: as many threads as the trial has CPUs, unless the user has set it.
+    """Return OMP_NUM_THREADS for trials: as many threads as the trial has CPUs, unless the user has set it.
 
     Numerical libraries start a thread per core of the machine: two trials on two cores would have four. This
     one is for processes before they know their trial; the engine then sets what the trial itself has.
@@ -172,10 +171,10 @@ def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, st
 
 @public
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - function or class, as given
-    """Returns a trainable that is given `kwargs` in every trial, however large they are.
+    """Return a trainable that is given `kwargs` in every trial, however large they are.
 
     A function gets them as keyword arguments, a class in `setup(config, **kwargs)`. muster
-    stores them once, with the experiment, and all trials map that file. The given trainable stays as it is.
+    stores them once, with the experiment, and all trials map that file. The given trainable does not change.
 
     Example:
         >>> def train(config, data):
@@ -183,9 +182,9 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - fun
         >>> with_parameters(train, data=[1, 2, 3])({"scale": 2})
         {'total': 12}
     """
-    is_class = _is_class(trainable, "with_parameters")
+    takes_setup = is_class(trainable, "with_parameters")
     _check_names(trainable, kwargs)
-    with_given = _class_with_parameters if is_class else _function_with_parameters
+    with_given = _class_with_parameters if takes_setup else _function_with_parameters
     from muster.tune.trainable.stored_object import StoredObject  # few trainables have parameters
 
     return with_given(trainable, [StoredObject(value, name) for name, value in kwargs.items()])
@@ -211,7 +210,7 @@ def _class_with_parameters(kind: Any, given: list[StoredObject]) -> type:  # noq
 
 
 def _check_names(trainable: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
-    """Raises a ValueError now, instead of a TypeError in every trial."""
+    """Raise a ValueError now, instead of a TypeError in every trial."""
     target: Any = innermost(trainable)
     is_class = inspect.isclass(target)
     try:
@@ -231,7 +230,7 @@ __all__ = ["with_parameters", "with_resources"]
 
 
 def checkpoint_policy(trainable: Any, config: CheckpointConfig | None = None) -> CheckpointPolicy:  # noqa: ANN401
-    """Returns what the controller is to do; ValueError for what this trainable does not support.
+    """Return what the controller is to do; ValueError for what this trainable does not support.
 
     Example:
         >>> checkpoint_policy(lambda config: None).at_end
@@ -269,7 +268,7 @@ def _refuse_for_functions(function: object, frequency: int, at_end: bool | None)
 
 
 def _own_handling(kind: object, attribute: str, option: str, value: Any, off: Any) -> Any:  # noqa: ANN401
-    """Returns `value`, or `off` for a class that handles the option itself; ValueError if it cannot."""
+    """Return `value`, or `off` for a class that handles the option itself; ValueError if it cannot."""
     handles = getattr(kind, attribute, None)
     if handles is None:
         return value
@@ -281,7 +280,7 @@ def _own_handling(kind: object, attribute: str, option: str, value: Any, off: An
 
 
 def with_export(trainable: Any, formats: Sequence[str]) -> Any:  # noqa: ANN401 - function or class
-    """Returns a class of the same name that calls `export_model`, into the trial's directory, before cleanup.
+    """Return a class of the same name that calls `export_model`, into the trial's directory, before cleanup.
 
     A function stays as it is: it has no model to ask for.
     """

@@ -1,4 +1,4 @@
-"""Runs a function as a class trainable, one report per step; function_trainable.py exports it.
+"""Run a function as a class trainable, one report per step; function_trainable.py exports it.
 
 A Tuner runs the function of such a class as it is; the thread here is for calls of `train()`.
 """
@@ -20,7 +20,7 @@ from muster.tune.trainable.trainable import Trainable
 
 
 class FunctionTrainable(Trainable):
-    """A FunctionTrainable is a Trainable whose steps are the reports of a function; see wrap_function."""
+    """A Trainable whose steps are the reports of a function; see wrap_function."""
 
     function: ClassVar[Callable[[dict[str, Any]], Any]]
 
@@ -34,7 +34,7 @@ class FunctionTrainable(Trainable):
         self._last: dict[str, Any] = {}
 
     def step(self) -> dict[str, Any]:
-        """Returns the next report; after the last one, that one again with `done`."""
+        """Return the next report; after the last one, that one again with `done`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
             self._thread.start()
@@ -87,7 +87,7 @@ class FunctionTrainable(Trainable):
         return self._outer is not None and self._outer.should_checkpoint()
 
     def save_checkpoint(self, checkpoint_dir: str = "") -> None:
-        """Copies the newest checkpoint that the function reported."""
+        """Copy the newest checkpoint that the function reported."""
         if self._newest is not None:
             with self._newest.as_directory() as folder:
                 shutil.copytree(folder, checkpoint_dir, dirs_exist_ok=True)
@@ -104,7 +104,7 @@ class FunctionTrainable(Trainable):
 
 
 def wrap_function(train_func: Callable[..., Any], name: str | None = None) -> type[FunctionTrainable]:
-    """Returns a class whose steps are the reports of a function; a Tuner runs the function as it is.
+    """Return a class whose steps are the reports of a function; a Tuner runs the function as it is.
 
     Example:
         >>> wrap_function(lambda config: {"y": config["x"] ** 2})({"x": 3}).train()["y"]

@@ -1,4 +1,4 @@
-"""Exports Ray's `tune.utils`; each name is loaded when it is first used."""
+"""Export Ray's `tune.utils`; each name is loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -17,19 +17,15 @@ if TYPE_CHECKING:
     from muster.tune.utils.util import wait_for_gpu as wait_for_gpu
     from muster.tune.utils.util import warn_if_slow as warn_if_slow
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
+    from muster.tune.older_modules import with_older_names
+
+    _load, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".util": [
-                "date_str",
-                "deep_update",
-                "diagnose_serialization",
-                "flatten_dict",
-                "merge_dicts",
-                "unflattened_lookup",
-                "validate_save_restore",
-                "wait_for_gpu",
-                "warn_if_slow",
+                *("date_str", "deep_update", "diagnose_serialization", "flatten_dict", "merge_dicts"),
+                *("unflattened_lookup", "validate_save_restore", "wait_for_gpu", "warn_if_slow"),
             ]
         },
     )
+    __getattr__ = with_older_names(_load, "utils.")

@@ -1,4 +1,4 @@
-"""Defines Ray's trainable without a model: its reward rises with each step, along a hyperbolic tangent."""
+"""Define Ray's trainable without a model: its reward rises with each step, along a hyperbolic tangent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOCK_ERROR_KEY = "mock_error"
 
 
 class MyTrainableClass(Trainable):
-    """A MyTrainableClass learns nothing; `width` and `height` in its config shape the curve of its reward.
+    """Learns nothing; `width` and `height` in its config shape the curve of its reward.
 
     With MOCK_ERROR_KEY set in the config, every step after the first fails.
 
@@ -42,5 +42,5 @@ class MyTrainableClass(Trainable):
 
 
 def register_mock_trainable() -> None:
-    """Registers the class under MOCK_TRAINABLE_NAME."""
+    """Register the class under MOCK_TRAINABLE_NAME."""
     register_trainable(MOCK_TRAINABLE_NAME, MyTrainableClass)

@@ -1,4 +1,4 @@
-"""Defines Ray's `tune.utils.util`: checks of trainables, and functions of nested dicts."""
+"""Define Ray's `tune.utils.util`: checks of trainables, and functions of nested dicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wait_for_gpu(
     delay_s: float = 5,
     gpu_memory_limit: float | None = None,
 ) -> bool:
-    """Waits until less than `target_util` of a GPU's memory is in use; RuntimeError when it never is.
+    """Wait until less than `target_util` of a GPU's memory is in use; RuntimeError when it never is.
 
     Args:
         gpu_id: Its number or its UUID; None: the first one this process may use.
@@ -55,7 +55,7 @@ def wait_until_free(gpu: str, target_util: float, retry: int, delay_s: float, cl
 
 
 def memory_use(gpu: str) -> float:
-    """Returns the used share of a GPU's memory; RuntimeError without nvidia-smi, ValueError without a GPU."""
+    """Return the used share of a GPU's memory; RuntimeError without nvidia-smi, ValueError without a GPU."""
     try:
         answer = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=30)
     except FileNotFoundError:
@@ -90,7 +90,7 @@ _STEPS = 3
 
 
 def diagnose_serialization(trainable: Any) -> Literal[True] | set[str]:  # noqa: ANN401 - function or class
-    """Returns True when a trainable can be pickled, else the names of captured objects that cannot.
+    """Return True when a trainable can be pickled, else the names of captured objects that cannot.
 
     Example:
         >>> diagnose_serialization(lambda config: {"loss": 0})
@@ -107,7 +107,7 @@ def validate_save_restore(
     config: Mapping[str, Any] | None = None,
     num_gpus: int = 0,
 ) -> bool:
-    """Returns True when an object restored from a checkpoint continues where the saved one stopped.
+    """Return True when an object restored from a checkpoint continues where the saved one stopped.
 
     Runs three steps, a save and two more steps in this process, whose GPUs are used as they are: `num_gpus`
     is there for scripts written for Ray. The AssertionError names what is lost.
@@ -153,7 +153,7 @@ _RAISE: Any = object()
 def flatten_dict(
     dt: Mapping[str, Any], delimiter: str = "/", prevent_delimiter: bool = False, flatten_list: bool = False
 ) -> Nested:
-    """Returns inner dicts joined into one, `a/b`; what lies deeper comes later.
+    """Return inner dicts joined into one, `a/b`; what lies deeper comes later.
 
     ValueError when a key holds the delimiter and `prevent_delimiter` is set.
 
@@ -180,7 +180,7 @@ def flatten_dict(
 
 
 def unflatten_dict(dt: Mapping[str, Any], delimiter: str = "/") -> Nested:
-    """Returns the opposite of `flatten_dict`.
+    """Return the opposite of `flatten_dict`.
 
     Example:
         >>> unflatten_dict({"a/b": 1, "c": 2})
@@ -190,7 +190,7 @@ def unflatten_dict(dt: Mapping[str, Any], delimiter: str = "/") -> Nested:
 
 
 def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwargs: Any) -> Any:  # noqa: ANN401
-    """Returns the value at a flat key of nested dicts and lists; `default=...` instead of an error."""
+    """Return the value at a flat key of nested dicts and lists; `default=...` instead of an error."""
     default = kwargs.pop("default", _RAISE)
     if kwargs:
         raise TypeError(f"unflattened_lookup takes no {', '.join(kwargs)}")
@@ -208,7 +208,7 @@ def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwarg
 
 
 def merge_dicts(d1: Nested, d2: Nested) -> Nested:
-    """Returns a deep copy of the first dict, updated with the second, level by level.
+    """Return a deep copy of the first dict, updated with the second, level by level.
 
     Example:
         >>> merge_dicts({"a": {"b": 1}}, {"a": {"c": 2}})
@@ -225,7 +225,7 @@ def deep_update(
     override_all_if_type_changes: Collection[str] | None = None,
     override_all_key_list: Collection[str] | None = None,
 ) -> Nested:
-    """Updates `original` with `new_dict`, in place, level by level.
+    """Update `original` with `new_dict`, in place, level by level.
 
     Args:
         new_keys_allowed: Otherwise a key that `original` lacks is a KeyError.
@@ -253,12 +253,12 @@ def deep_update(
 
 
 def date_str() -> str:
-    """Returns the current time as in the names of experiments: `2026-11-16_02-10-00`."""
+    """Return the current time as in the names of experiments: `2026-11-16_02-10-00`."""
     return dated(SystemClock().now())
 
 
 class warn_if_slow:
-    """A warn_if_slow logs a warning when the block takes longer than `threshold` seconds (0.5).
+    """Logs a warning when the block takes longer than `threshold` seconds (0.5).
 
     Example:
         >>> with warn_if_slow("loading"):
@@ -271,7 +271,7 @@ class warn_if_slow:
     def __init__(
         self, name: str, threshold: float | None = None, message: str | None = None, disable: bool = False
     ) -> None:
-        """Takes a `message` that may use {name} and {duration}."""
+        """Take a `message` that may use {name} and {duration}."""
         self.name, self.disable = name, disable
         self.threshold = self.DEFAULT_THRESHOLD if threshold is None else threshold
         self.message = message or self.DEFAULT_MESSAGE

@@ -1,1 +1,1 @@
-"""Writes the result files of all trials."""
+"""Write the result files of all trials."""

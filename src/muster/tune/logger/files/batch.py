@@ -1,4 +1,4 @@
-"""Encodes rows and orders for the process that writes them as plain data in `marshal`, and decodes them.
+"""Encode rows and orders for the process that writes them as plain data in `marshal`, and decodes them.
 
 Nothing is pickled: the other process must not import what the user's values are made of. Of a value that is
 neither plain nor numpy's, what the files show of it travels. Configs and keys travel once, not in every row.
@@ -19,13 +19,13 @@ from muster.tune.logger.tensorboard.hparams import hparams_of
 _SCALARS = frozenset({int, float, str, bool, type(None), bytes})
 _KEYS = frozenset({str, int, float, bool, type(None)})
 _MOST_SCHEMAS = 256
-_OPEN, _CONFIG = "open", "config"  # verbs of our own, beside those of TrialLog
+_OPEN, _CONFIG = "open", "config"  # our own verbs, beside those of TrialLog
 _NUMPY, _ENCODED = 0, 1
 NonPlain = tuple[Any, ...]  # where in the row, and what belongs there
 
 
 class Packer:
-    """A Packer encodes entries in the driver; it reports rows that cannot be encoded and leaves them out."""
+    """Encodes entries in the driver; it reports rows that cannot be encoded and leaves them out."""
 
     def __init__(self, report_problem: Callable[[str, Exception], None]) -> None:
         self._report_problem = report_problem
@@ -33,7 +33,7 @@ class Packer:
         self._last_number = 0
 
     def packed(self, entries: Sequence[Entry]) -> bytes:
-        """Returns entries as bytes, in their order."""
+        """Return entries as bytes, in their order."""
         out: list[tuple[Any, ...]] = []
         add, schemas = out.append, self._schemas
         for entry in entries:
@@ -100,7 +100,7 @@ class Packer:
 
 
 class Unpacker:
-    """An Unpacker makes the same entries again in the process that writes them."""
+    """Makes the same entries again in the process that writes them."""
 
     def __init__(self) -> None:
         self._schemas: dict[int, tuple[list[Any], int]] = {}
@@ -153,7 +153,7 @@ def _plain_key(key: object) -> Any:  # noqa: ANN401 - plain
 def _plain_value(value: Any, path: tuple[Any, ...], others: list[NonPlain]) -> Any:  # noqa: ANN401
     if is_plain(value):
         return value
-    if isinstance(value, dict):  # its values have columns of their own, so each is encoded by itself
+    if isinstance(value, dict):  # its values have their own columns, so each is encoded by itself
         return {
             (plain := _plain_key(key)): _plain_value(inner, (*path, plain), others)
             for key, inner in value.items()
@@ -168,7 +168,7 @@ def _plain_value(value: Any, path: tuple[Any, ...], others: list[NonPlain]) -> A
 
 
 def _array(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:  # noqa: ANN401 - numpy's, torch's ...
-    """Returns the numbers of an array; None when the value has no shape or holds no numbers."""
+    """Return the numbers of an array; None when the value has no shape or holds no numbers."""
     if not hasattr(value, "ndim"):
         return None
     import numpy as np

@@ -1,4 +1,4 @@
-"""Completes result files after a crash with what the store knows and the files may lack.
+"""Complete result files after a crash with what the store knows and the files may lack.
 
 A CatchUp collects the events that a restore replays and gives them to the LogWriter, so that every result is
 in the files once: rows after a restart replace those that the restart made void.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _TrialHistory:
-    """A _TrialHistory holds what happened to one trial after the last snapshot."""
+    """Holds what happened to one trial after the last snapshot."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -51,7 +51,7 @@ class CatchUp:
             self._of(trial).failures.append((trial.num_failures, info["failure"]))
 
     def write_to(self, writer: LogWriter, kinds: int, experiment_dir: str, at: float) -> None:
-        """Gives everything to the writer; trials that run again close their files by themselves."""
+        """Give everything to the writer; trials that run again close their files by themselves."""
         for history in self._histories.values():
             trial = history.trial
             log = writer.log(trial.trial_id, trial_directory(experiment_dir, trial))

@@ -1,4 +1,4 @@
-"""Encodes rows of progress.csv: flat, without the config, with one header that grows when new keys appear."""
+"""Encode rows of progress.csv: flat, without the config, with one header that grows when new keys appear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Flat = dict[str, Any]
 
 
 def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Flat:
-    """Returns a result without its config, nested keys joined by `/` and, as in Ray, after the others."""
+    """Return a result without its config, nested keys joined by `/` and, as in Ray, after the others."""
     flat = dict(row) if _TEXT.issuperset(map(type, row)) else {str(key): row[key] for key in row}
     flat.pop("config", None)
     if _PLAIN.issuperset(map(type, flat.values())):
@@ -40,7 +40,7 @@ def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Flat:
 
 
 class Table:
-    """A Table holds the columns of one file, and how a row with given keys is laid out in them."""
+    """Holds the columns of one file, and how a row with given keys is laid out in them."""
 
     def __init__(self, columns: Iterable[str] = ()) -> None:
         self.columns = list(columns)
@@ -49,7 +49,7 @@ class Table:
         self._pick: Callable[[Flat], Sequence[Any]] = self._gathered
 
     def new_columns(self, rows: Iterable[Flat]) -> list[str]:
-        """Returns the keys without a column, in the order in which they appear."""
+        """Return the keys without a column, in the order in which they appear."""
         found: dict[str, None] = {}
         checked = self._keys
         for row in rows:
@@ -60,14 +60,14 @@ class Table:
         return list(found)
 
     def widened(self, names: Sequence[str]) -> Table:
-        """Returns a table with more columns; this one may be in use for other files."""
+        """Return a table with more columns; this one may be in use for other files."""
         return Table([*self.columns, *names])
 
     def header(self) -> bytes:
         return _header(tuple(self.columns))
 
     def encode(self, rows: Iterable[Flat]) -> bytes:
-        """Returns records as CSV; a missing key is an empty field, an unknown one is left out."""
+        """Return records as CSV; a missing key is an empty field, an unknown one is left out."""
         return _encoded([self._picked(row) for row in rows])
 
     def _picked(self, row: Flat) -> Sequence[Any]:
@@ -94,7 +94,7 @@ def _encoded(records: Sequence[Sequence[Any]]) -> bytes:
 
 
 def records_of(data: bytes) -> list[bytes]:
-    """Returns whole records with line ends, and last, if any, a torn one; quoted fields may hold newlines."""
+    """Return whole records with line ends, and last, if any, a torn one; quoted fields may hold newlines."""
     return _split(data) if b'"' in data else data.splitlines(keepends=True)
 
 
@@ -115,25 +115,25 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def is_whole(record: bytes) -> bool:
-    """Returns whether a record is not torn: it has its line end, and that is not part of a quoted field."""
+    """Return whether a record is not torn: it has its line end, and that is not part of a quoted field."""
     return record.endswith(b"\n") and record.count(b'"') % 2 == 0
 
 
 def fields_of(record: bytes) -> list[str]:
-    """Returns the fields of one record; [] for a blank one."""
+    """Return the fields of one record; [] for a blank one."""
     text = record.decode("utf-8", "replace")
     return next(csv.reader(io.StringIO(text, newline="")), [])
 
 
 def widened(data: bytes, header: bytes, extra: int) -> bytes:
-    """Returns a whole file with a wider header and `extra` empty fields at the end of each record."""
+    """Return a whole file with a wider header and `extra` empty fields at the end of each record."""
     body = records_of(data)[1:]
     tail = b"," * extra + _END
     return header + b"".join([record.rstrip(b"\r\n") + tail for record in body if is_whole(record)])
 
 
 def step_of(result: Mapping[str, Any]) -> int:
-    """Returns the environment steps when they are counted, else the iterations, as Ray's loggers do."""
+    """Return the environment steps when they are counted, else the iterations, as Ray's loggers do."""
     try:
         return int(result.get("timesteps_total") or result.get("training_iteration") or 0)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Encodes results as the JSON that Ray's encoder would write, in the fastest way that is exact.
+"""Encode results as the JSON that Ray's encoder would write, in the fastest way that is exact.
 
 msgspec writes NaN and infinities as null, does not escape non-ASCII text (some of which ends a line for
 `str.splitlines`) and knows types (bytes, sets, dates) that Ray turns into text; so it is used only for what
@@ -23,7 +23,7 @@ _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
 class ForeignValue:
-    """A ForeignValue replaces a value that stayed in the driver: as text, number (or NaN), JSON and array."""
+    """Replaces a value that stayed in the driver: as text, number (or NaN), JSON and array."""
 
     __slots__ = ("_array", "_json", "_number", "_text")
 
@@ -48,7 +48,7 @@ class ForeignValue:
 
 
 def jsonable(value: object) -> Any:  # noqa: ANN401 - JSON data
-    """Returns arrays and scalars of numpy as Python values, anything else as text; numpy is not imported."""
+    """Return arrays and scalars of numpy as Python values, anything else as text; numpy is not imported."""
     if type(value) is ForeignValue:
         return value.jsonable()
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
@@ -58,7 +58,7 @@ def jsonable(value: object) -> Any:  # noqa: ANN401 - JSON data
 
 
 def is_number(value: object) -> bool:
-    """Returns whether a value is a number of Python or a scalar of numpy."""
+    """Return whether a value is a number of Python or a scalar of numpy."""
     if isinstance(value, (int, float)):
         return True
     kind = getattr(getattr(value, "dtype", None), "kind", "?")
@@ -66,7 +66,7 @@ def is_number(value: object) -> bool:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - JSON data
-    """Returns numbers, text and containers of them as they are, and the text of anything else."""
+    """Return numbers, text and containers of them as they are, and the text of anything else."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON data
 
 
 def is_plain(value: object) -> bool:
-    """Returns whether both encoders write a value alike: text keys, lists, text, finite numbers, None."""
+    """Return whether both encoders write a value alike: text keys, lists, text, finite numbers, None."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def is_plain(value: object) -> bool:
 
 
 def encode(value: object) -> bytes:
-    """Returns any value as JSON; what JSON cannot express becomes text."""
+    """Return any value as JSON; what JSON cannot express becomes text."""
     try:
         if is_plain(value):
             data = _encoder.encode(value)
@@ -101,7 +101,7 @@ def encode(value: object) -> bytes:
 
 
 def pretty(value: object) -> str:
-    """Returns the form of params.json: indented by two, sorted by key."""
+    """Return the form of params.json: indented by two, sorted by key."""
     try:
         if is_plain(value):
             data = _sorting_encoder.encode(value)
@@ -113,7 +113,7 @@ def pretty(value: object) -> str:
 
 
 def shortened(config: Any) -> Any:  # noqa: ANN401 - a config, or a part of one
-    """Returns a config with numpy's summary of large arrays, which params.pkl holds."""
+    """Return a config with numpy's summary of large arrays, which params.pkl holds."""
     if isinstance(config, dict):
         return {key: shortened(value) for key, value in config.items()}
     is_large = type(config).__module__ == "numpy" and getattr(config, "nbytes", 0) >= LARGE_BYTES
@@ -128,7 +128,7 @@ def _dumps(value: object, **options: Any) -> str:  # noqa: ANN401 - of json.dump
 
 
 def _textual(value: object, depth: int) -> Any:  # noqa: ANN401 - JSON data
-    """Returns data with text as keys, fit to be written and sorted; endless structures are cut."""
+    """Return data with text as keys, fit to be written and sorted; endless structures are cut."""
     if depth > 50:
         return "..."
     if isinstance(value, Mapping):
@@ -142,7 +142,7 @@ def _textual(value: object, depth: int) -> Any:  # noqa: ANN401 - JSON data
 
 
 class RowEncoder:
-    """A RowEncoder encodes the rows of one trial as lines of JSON; their common config is encoded once."""
+    """Encodes the rows of one trial as lines of JSON; their common config is encoded once."""
 
     __slots__ = ("_config", "_nulls", "_raw")
 
@@ -152,7 +152,7 @@ class RowEncoder:
         self._nulls = 0
 
     def lines(self, rows: Sequence[dict[str, Any]]) -> bytes:
-        """Returns one line per row; `rows` are as before when this returns."""
+        """Return one line per row; `rows` are as before when this returns."""
         configs = [row.get("config") for row in rows]
         seen: set[type] = set()
         nulls = 0
@@ -176,7 +176,7 @@ class RowEncoder:
         return data if data is not None else b"".join([encode(row) + b"\n" for row in rows])
 
     def _fast(self, rows: Sequence[dict[str, Any]], nulls: int) -> bytes | None:
-        """Encodes all rows at once; None when a null appeared that stands for a NaN or an infinity."""
+        """Encode all rows at once; None when a null appeared that stands for a NaN or an infinity."""
         try:
             data: bytes = _encoder.encode_lines(rows)
         except _REFUSED:

@@ -1,4 +1,4 @@
-"""Appends to result files, of which few are open at a time, and repairs them after a crash or a restart.
+"""Append to result files, of which few are open at a time, and repairs them after a crash or a restart.
 
 Torn ends and rows beyond a number of them are cut. Every cut is one `truncate`, so a crash in between leaves
 the file as it was or as it should be.
@@ -20,7 +20,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | 
 
 
 class OpenFiles:
-    """An OpenFiles keeps descriptors by path; beyond the limit the least recently used one is closed."""
+    """Keeps descriptors by path; beyond the limit the least recently used one is closed."""
 
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
@@ -30,7 +30,7 @@ class OpenFiles:
         return len(self._open)
 
     def descriptor(self, path: str) -> int:
-        """Returns a descriptor for appending; the file is made when it does not exist."""
+        """Return a descriptor for appending; the file is made when it does not exist."""
         descriptor = self._open.get(path)
         if descriptor is None:
             descriptor = self._open[path] = os.open(path, _FLAGS, 0o644)
@@ -51,7 +51,7 @@ class OpenFiles:
 
 
 def content(path: str) -> bytes:
-    """Returns the content of a file; nothing when there is none."""
+    """Return the content of a file; nothing when there is none."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -60,7 +60,7 @@ def content(path: str) -> bytes:
 
 
 def append_once(path: str, data: bytes) -> None:
-    """Opens, appends and closes: for a file that will not be written again soon."""
+    """Open, append and close: for a file that will not be written again soon."""
     _write_once(path, _FLAGS, data)
 
 
@@ -73,7 +73,7 @@ def _write_once(path: str, flags: int, data: bytes) -> None:
 
 
 def append_all(descriptor: int, data: bytes) -> None:
-    """Appends everything or nothing: what a full disk accepted is cut off before the error is raised."""
+    """Append everything or nothing: what a full disk accepted is cut off before the error is raised."""
     done = 0
     try:
         done = os.write(descriptor, data) if data else 0
@@ -86,12 +86,12 @@ def append_all(descriptor: int, data: bytes) -> None:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Replaces a file in one step."""
+    """Replace a file in one step."""
     atomic_write(path, data, mode=0o644)
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Writes a file of a new directory, which has no readers yet, so no temporary file is needed."""
+    """Write a file of a new directory, which has no readers yet, so no temporary file is needed."""
     _write_once(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), data)
 
 
@@ -100,7 +100,7 @@ Row = dict[str, Any]
 
 
 def truncate_after(trial_dir: str, rows: int | None) -> None:
-    """Keeps the first `rows` rows of result.json and progress.csv; None: all but torn ends.
+    """Keep the first `rows` rows of result.json and progress.csv; None: all but torn ends.
 
     Files that do not exist are fine. OSError when one cannot be read or cut.
     """
@@ -118,7 +118,7 @@ def truncate_after(trial_dir: str, rows: int | None) -> None:
 
 
 def last_iteration(path: str) -> int | None:
-    """Returns the iteration of the last row of a result.json or progress.csv; None when no row has one."""
+    """Return the iteration of the last row of a result.json or progress.csv; None when no row has one."""
     data = content(path)
     if path.endswith(".csv"):
         records = records_of(data)
@@ -131,18 +131,18 @@ def last_iteration(path: str) -> int | None:
 
 
 def iteration_of(row: Row) -> int:
-    """Returns the iteration of a result; 0 when the result has none."""
+    """Return the iteration of a result; 0 when the result has none."""
     return _number(row.get(ITERATION)) or 0
 
 
 def csv_columns(path: str) -> list[str]:
-    """Returns the header of an existing progress.csv; [] when there is none."""
+    """Return the header of an existing progress.csv; [] when there is none."""
     records = records_of(content(path))
     return fields_of(records[0]) if records and is_whole(records[0]) else []
 
 
 def _cut_json(data: bytes, rows: int | None) -> int:
-    """Returns how many bytes to keep; one more than there are: the last row lacks its line end."""
+    """Return how many bytes to keep; one more than there are: the last row lacks its line end."""
     if rows is not None and data.count(b"\n") > rows:
         return sum(len(line) for line in data.splitlines(keepends=True)[:rows])
     torn = len(data) - (data.rfind(b"\n") + 1)
@@ -175,7 +175,7 @@ def _number(value: Any) -> int | None:  # noqa: ANN401 - as read from a file
 
 
 def cut_repeated_rows(path: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Cuts repeated rows from the end of a result.json without a torn end; OSError when that fails."""
+    """Cut repeated rows from the end of a result.json without a torn end; OSError when that fails."""
     lines = content(path).splitlines(keepends=True)
     latest = lines[max(0, len(lines) - len(rows)) :]
     # The same row may be spelled in two ways, with and without spaces: the values are compared.
@@ -186,7 +186,7 @@ def cut_repeated_rows(path: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def cut_repeated_records(path: str, table: Table, rows: Sequence[Flat]) -> None:
-    """Cuts repeated records from the end of a progress.csv with the columns of `table`."""
+    """Cut repeated records from the end of a progress.csv with the columns of `table`."""
     records = records_of(content(path))
     expected = _encoded(lambda row: table.encode([row]), rows)
     _cut(path, records, _common(records[1:], expected))
@@ -210,7 +210,7 @@ def _normalised(line: bytes) -> str:
 
 
 def _common(have: Sequence[Any], rows: Sequence[Any]) -> int:
-    """Returns how many items at the end of `have` are the first of `rows`."""
+    """Return how many items at the end of `have` are the first of `rows`."""
     for count in range(min(len(have), len(rows)), 0, -1):
         if have[-count] == rows[0] and list(have[-count:]) == list(rows[:count]):
             return count

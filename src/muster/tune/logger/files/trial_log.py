@@ -1,4 +1,4 @@
-"""Turns the rows and orders of one trial into bytes of its files.
+"""Turn the rows and orders of one trial into bytes of its files.
 
 The control thread makes a TrialLog and hands it over; after that only the writer uses it: a thread of the
 driver, or a separate process, which is given the state of the files.
@@ -42,7 +42,7 @@ Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data
 
 
 class WriterContext:
-    """A WriterContext holds what the logs of all trials share on the writer's side."""
+    """Holds what the logs of all trials share on the writer's side."""
 
     def __init__(self, hostname: str, open_limit: int, report_problem: ReportProblem) -> None:
         self.hostname = hostname
@@ -52,7 +52,7 @@ class WriterContext:
         self._tables: dict[tuple[str, ...], Table] = {}
 
     def table_for(self, records: Sequence[Flat]) -> Table:
-        """Returns the table for the first records of a file; trials that report the same keys share it."""
+        """Return the table for the first records of a file; trials that report the same keys share it."""
         keys = tuple(records[0])
         table = self._tables.get(keys)
         if table is None:
@@ -63,24 +63,11 @@ class WriterContext:
 
 
 class TrialLog:
-    """A TrialLog holds what is still to be written to one trial's directory, and the state of its files."""
+    """Holds what is still to be written to one trial's directory, and the state of its files."""
 
     __slots__ = (
-        "_encoder",
-        "_events",
-        "_has_header",
-        "_is_new",
-        "_pending",
-        "_table",
-        "_whole",
-        "directory",
-        "ended",
-        "failures",
-        "number",
-        "retry_at",
-        "rows",
-        "sent_config",
-        "session",
+        *("_encoder", "_events", "_has_header", "_is_new", "_pending", "_table", "_whole"),
+        *("directory", "ended", "failures", "number", "retry_at", "rows", "sent_config", "session"),
     )
 
     def __init__(
@@ -102,7 +89,7 @@ class TrialLog:
         self.retry_at = 0.0
         self._is_new = is_new  # its files are new and unchanged since
         self._pending: dict[str, list[bytes]] = {}  # file name -> to be appended
-        self._whole: dict[str, bytes] = {}  # file name -> to be written anew
+        self._whole: dict[str, bytes] = {}  # file name -> to be rewritten
         self._encoder: RowEncoder | None = None
         self._table = None if columns is None else Table(columns)
         self._has_header = has_header
@@ -119,7 +106,7 @@ class TrialLog:
         at: float,
         params: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Handles a start after a position: later rows in the files go, as they are reported again.
+        """Handle a start after a position: later rows in the files go, as they are reported again.
 
         `params`: the files made of a config that is not available here; then `config` holds its hparams.
         """
@@ -144,11 +131,11 @@ class TrialLog:
             self.note_session(config, at)
 
     def note_session(self, config: object, at: float) -> None:
-        """Notes the config that the trial runs with; the last config counts, and the first time."""
+        """Note the config that the trial runs with; the last config counts, and the first time."""
         self.session = (config, at if self.session is None else self.session[1])
 
     def fail(self, context: WriterContext, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
-        """Appends the text of another failure; its exception replaces the one before.
+        """Append the text of another failure; its exception replaces the one before.
 
         Nothing happens when `unless` has been written already.
         """
@@ -159,7 +146,7 @@ class TrialLog:
             self._whole[PICKLED_ERROR] = exception
 
     def end(self, context: WriterContext, at: float, failed: bool) -> None:
-        """Handles the end of the trial: after this the files are closed."""
+        """Handle the end of the trial: after this the files are closed."""
         self.ended = True
         session, self.session = self.session, None
         if session is not None:
@@ -172,7 +159,7 @@ class TrialLog:
     # handing over to another writer
 
     def params(self, report_problem: ReportProblem, config: object) -> dict[str, bytes]:
-        """Returns the files that are made of a config, as far as they can be made."""
+        """Return the files that are made of a config, as far as they can be made."""
         made: dict[str, bytes] = {}
         try:
             made[PARAMS] = pretty(shortened(config)).encode()
@@ -182,7 +169,7 @@ class TrialLog:
         return made
 
     def hand_over(self) -> tuple[list[str] | None, bool, str, bool, Session | None]:
-        """Returns the state of the files for another TrialLog; this one then knows nothing of them."""
+        """Return the state of the files for another TrialLog; this one then knows nothing of them."""
         table, session = self._table, self.session
         standing = (
             table.columns if table is not None else None,
@@ -195,7 +182,7 @@ class TrialLog:
         return standing
 
     def reclaim(self, context: WriterContext, entries: Sequence[Entry]) -> list[Entry]:
-        """Returns `entries` of a writer that ended suddenly, made fit to be written again."""
+        """Return `entries` of a writer that ended suddenly, made fit to be written again."""
         self.number, self.sent_config = 0, None
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
         self._repair(context, None)
@@ -208,7 +195,7 @@ class TrialLog:
         ]
 
     def _unwrite(self, context: WriterContext, rows: Sequence[Row]) -> None:
-        """Cuts off those of `rows` that are at the ends of the files: all will be written again."""
+        """Cut off those of `rows` that are at the ends of the files: all will be written again."""
         try:
             cut_repeated_rows(self._path(RESULTS), [row for kinds, row, _ in rows if kinds & JSON])
             table = [flat_row(row) for kinds, row, _ in rows if kinds & CSV]
@@ -223,7 +210,7 @@ class TrialLog:
     # from rows to bytes to files
 
     def encode_rows(self, context: WriterContext) -> None:
-        """Turns the waiting rows into bytes; of one that cannot be written the plain values are."""
+        """Turn the waiting rows into bytes; of one that cannot be written the plain values are."""
         if not self.rows:
             return
         rows, self.rows = self.rows, []
@@ -241,7 +228,7 @@ class TrialLog:
                 self.encode_rows(context)
 
     def write(self, context: WriterContext) -> None:
-        """Writes everything to the disk. OSError: what was not written is kept for another attempt."""
+        """Write everything to the disk. OSError: what was not written is kept for another attempt."""
         if self._whole:
             self._write_whole()
         for name in tuple(self._pending):
@@ -262,7 +249,7 @@ class TrialLog:
         return parts + sum(map(len, self._whole.values()))
 
     def give_up(self) -> int:
-        """Forgets what could not be written, and returns how many bytes that is."""
+        """Forget what could not be written, and returns how many bytes that is."""
         lost = self.waiting_bytes
         self._pending.clear()
         self._whole.clear()
@@ -327,7 +314,7 @@ class TrialLog:
         return self._table
 
     def _widen(self, context: WriterContext, new: Sequence[str]) -> None:
-        """Rewrites the file with more columns, in one step; when that fails the new keys wait."""
+        """Rewrite the file with more columns, in one step; when that fails the new keys wait."""
         table, path = self._columns(), self._path(PROGRESS)
         try:
             self._append(context, PROGRESS)
@@ -379,7 +366,7 @@ _VERBS: dict[str, Callable[..., None]] = {"start": TrialLog.start, "fail": Trial
 
 
 def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:
-    """Returns the rows before an order that itself cuts off what is too much."""
+    """Return the rows before an order that itself cuts off what is too much."""
     found: list[Row] = []
     for _, kinds, what, at in entries:
         if kinds:
@@ -390,7 +377,7 @@ def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:
 
 
 def _pickled(config: object) -> bytes:
-    """Pickles plain configs by pickle, which is fast, and others by cloudpickle, which also takes lambdas."""
+    """Pickle plain configs by pickle, which is fast, and others by cloudpickle, which also takes lambdas."""
     if is_plain(config):
         return pickle.dumps(config)
     import cloudpickle  # type: ignore[import-untyped]

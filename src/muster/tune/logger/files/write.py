@@ -1,4 +1,4 @@
-"""Carries out rows and orders by writing files, in a thread of the driver or in a separate process.
+"""Carry out rows and orders by writing files, in a thread of the driver or in a separate process.
 
 An error of a file is reported as a problem and the write is tried again; no error ends the writer.
 """
@@ -20,7 +20,7 @@ Problem = tuple[str, str, int]  # what, where first, how often
 
 
 class Problems:
-    """A Problems collects what went wrong, by cause."""
+    """Collects what went wrong, by cause."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, int]] = {}
@@ -38,13 +38,13 @@ class Problems:
                 found.pop(next(iter(found)))
 
     def take(self) -> list[Problem]:
-        """Returns all problems since the last call."""
+        """Return all problems since the last call."""
         found, self._found = self._found, {}
         return [(reason, path, count) for reason, (path, count) in found.items()]
 
 
 class FileWriter:
-    """A FileWriter writes the files of all trials; only one thread uses it."""
+    """Writes the files of all trials; only one thread uses it."""
 
     def __init__(self, clock: Clock, problems: Problems, open_limit: int) -> None:
         self.context = WriterContext(platform.node() or "localhost", open_limit, problems.add)
@@ -57,13 +57,13 @@ class FileWriter:
         return bool(self._stuck)
 
     def work(self, entries: Sequence[Entry]) -> None:
-        """Writes `entries`; when this returns everything is in its file, or stuck."""
+        """Write `entries`; when this returns everything is in its file, or stuck."""
         for log in self._sorted(entries):
             self._encode(log)
             self._write(log)
 
     def retry(self, *, now: bool) -> None:
-        """Tries again what is stuck: what has waited long enough, or everything `now`."""
+        """Try again what is stuck: what has waited long enough, or everything `now`."""
         if not self._stuck:
             return
         moment = self._clock.monotonic()
@@ -71,7 +71,7 @@ class FileWriter:
             self._write(log)
 
     def take_back(self, entries: Sequence[Entry]) -> None:
-        """Carries out the entries of a writer that ended suddenly and may have begun with them."""
+        """Carry out the entries of a writer that ended suddenly and may have begun with them."""
         # Its event files may end in the middle of a record, and new ones must not have their names.
         self.context.hostname += ".again"
         by_log: dict[TrialLog, list[Entry]] = {}
@@ -84,7 +84,7 @@ class FileWriter:
         self.context.open_files.close_all()
 
     def _sorted(self, entries: Sequence[Entry]) -> Iterable[TrialLog]:
-        """Adds rows to their trials and carries out orders in their place; returns the logs concerned."""
+        """Add rows to their trials and carries out orders in their place; return the logs concerned."""
         touched: dict[TrialLog, None] = {}
         for log, kinds, what, at in entries:
             touched[log] = None

@@ -1,4 +1,4 @@
-"""Writes the files of all trials off the control thread, which only appends to a queue.
+"""Write the files of all trials off the control thread, which only appends to a queue.
 
 Rows wait a moment, are encoded together and appended with one write per file: by a thread, and under load by
 a separate process, to which the thread then only forwards.
@@ -42,7 +42,7 @@ _NO_TRIAL = TrialLog("")
 
 
 class LogWriter:
-    """A LogWriter writes the files of one experiment; `close` it at the end, also after an error.
+    """Writes the files of one experiment; `close` it at the end, also after an error.
 
     `process_from`: with so many rows and orders waiting at a time a process is started; None: never.
     """
@@ -80,14 +80,14 @@ class LogWriter:
     # for the control thread: all of these are O(1) and touch no file
 
     def log(self, trial_id: str, directory: str) -> TrialLog:
-        """Returns the log of a running trial."""
+        """Return the log of a running trial."""
         found = self.running.get(trial_id)
         if found is None:
             found = self.running[trial_id] = TrialLog(directory)
         return found
 
     def row(self, log: TrialLog, kinds: int, result: dict[str, Any]) -> None:
-        """Queues a result for the files named by `kinds`; only its first level may change afterwards."""
+        """Queue a result for the files named by `kinds`; only its first level may change afterwards."""
         if len(self._queue) >= self._threshold and not self._may_append():
             self._dropped += 1
             return
@@ -96,7 +96,7 @@ class LogWriter:
             self._begin()
 
     def order(self, log: TrialLog, order: Order) -> None:
-        """Queues something else to do with a trial's files, after the rows that came before."""
+        """Queue something else to do with a trial's files, after the rows that came before."""
         if len(self._queue) >= self._threshold:
             self._may_append()
         self._queue.append((log, 0, order, 0.0))
@@ -104,21 +104,21 @@ class LogWriter:
             self._begin()
 
     def start(self, log: TrialLog, kinds: int, config: Any, after: Position) -> None:  # noqa: ANN401
-        """Queues the start of a trial's process; see `TrialLog.start`."""
+        """Queue the start of a trial's process; see `TrialLog.start`."""
         self.order(log, ("start", kinds, config, after, self._now()))
 
     def fail(self, log: TrialLog, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
-        """Queues a trial's failure; see `TrialLog.fail`."""
+        """Queue a trial's failure; see `TrialLog.fail`."""
         self.order(log, ("fail", text, exception, unless))
 
     def end(self, trial_id: str, *, failed: bool = False) -> None:
-        """Queues the end of a trial: its files are completed and closed."""
+        """Queue the end of a trial: its files are completed and closed."""
         log = self.running.pop(trial_id, None)
         if log is not None:
             self.order(log, ("end", self._now(), failed))
 
     def take_problems(self) -> tuple[str, ...]:
-        """Returns what went wrong since the last call, one line for each cause."""
+        """Return what went wrong since the last call, one line for each cause."""
         dropped, self._dropped = self._dropped, 0
         messages = [
             f"{path}: {reason}{f' and {count - 1} more times' if count > 1 else ''}"
@@ -129,7 +129,7 @@ class LogWriter:
         return tuple(messages)
 
     def mark(self) -> threading.Event:
-        """Returns an event that is set once everything so far is in its file, or could not be written."""
+        """Return an event that is set once everything so far is in its file, or could not be written."""
         ticket = threading.Event()
         if self._thread is None:
             ticket.set()
@@ -139,11 +139,11 @@ class LogWriter:
         return ticket
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Waits until everything so far is in its file; False when it is not (see `take_problems`)."""
+        """Wait until everything so far is in its file; False when it is not (see `take_problems`)."""
         return self.mark().wait(timeout_s) and not self._is_stuck()
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Writes everything and ends the thread; False when something is not written. Safe to call twice."""
+        """Write everything and end the thread; False when something is not written. Safe to call twice."""
         self._closing = True
         self._hurry()
         thread = self._thread
@@ -168,14 +168,14 @@ class LogWriter:
         self._wake.set()
 
     def _may_append(self) -> bool:
-        """Starts a process, or waits, when the queue is long; returns whether an entry may be added."""
+        """Start a process, or waits, when the queue is long; returns whether an entry may be added."""
         if self._threshold < self._limit:
             self._threshold = self._limit
             self._wake.set()
         return len(self._queue) < self._limit or self._has_space()
 
     def _has_space(self) -> bool:
-        """Waits for the writer; returns False after `block_timeout_s`, from when on rows are dropped."""
+        """Wait for the writer; return False after `block_timeout_s`, from when on rows are dropped."""
         if self._is_overrun:
             return False
         deadline = self._clock.monotonic() + self._block_timeout_s
@@ -232,7 +232,7 @@ class LogWriter:
         self._file_writer.retry(now=is_last)
 
     def _taken(self, most: int) -> tuple[list[Entry], list[threading.Event]]:
-        """Returns the next entries of the queue, and the events to set when they are written."""
+        """Return the next entries of the queue, and the events to set when they are written."""
         take = self._queue.popleft
         taken = [take() for _ in range(min(len(self._queue), most))]
         tickets = [entry[2] for entry in taken if entry[0] is _NO_TRIAL]
@@ -245,7 +245,7 @@ class LogWriter:
 
 
 class FileLogger(LoggerCallback):
-    """A FileLogger gives results to the experiment's LogWriter, which `attach_loggers` attaches to it."""
+    """Gives results to the experiment's LogWriter, which `attach_loggers` attaches to it."""
 
     kinds: int = 0  # which files: JSON, CSV, TBX of trial_log
     _is_stock: ClassVar[bool] = False  # set by our own classes, in the class itself
@@ -254,11 +254,11 @@ class FileLogger(LoggerCallback):
     _experiment_dir = ""
 
     def attach(self, writer: LogWriter, experiment_dir: str) -> None:
-        """Sets the writer, and the directory to write in."""
+        """Set the writer, and the directory to write in."""
         self._writer, self._experiment_dir = writer, experiment_dir
 
     def merged_with(self, other: object) -> FileLogger | None:
-        """Returns one logger for two neighbours that no subclass has changed; else None."""
+        """Return one logger for two neighbours that no subclass has changed; else None."""
         are_stock = all(vars(type(each)).get("_is_stock", False) for each in (self, other))
         if not (isinstance(other, FileLogger) and are_stock):
             return None
@@ -291,7 +291,7 @@ class FileLogger(LoggerCallback):
 
 
 class _FileLoggers(FileLogger):
-    """A _FileLoggers is several file loggers as one: a result is copied and queued once."""
+    """Several file loggers as one: a result is copied and queued once."""
 
     _is_stock = True
 
@@ -305,21 +305,21 @@ class _FileLoggers(FileLogger):
 
 
 class CSVLoggerCallback(FileLogger):
-    """A CSVLoggerCallback writes progress.csv in each trial's directory; it is on by default."""
+    """Writes progress.csv in each trial's directory; it is on by default."""
 
     _is_stock = True
     kinds = CSV
 
 
 class JsonLoggerCallback(FileLogger):
-    """A JsonLoggerCallback writes result.json, params.json and params.pkl per trial; it is on by default."""
+    """Writes result.json, params.json and params.pkl per trial; it is on by default."""
 
     _is_stock = True
     kinds = JSON
 
 
 class TBXLoggerCallback(FileLogger):
-    """A TBXLoggerCallback writes TensorBoard event files in each trial's directory; it is on by default.
+    """Writes TensorBoard event files in each trial's directory; it is on by default.
 
     Numbers of results are logged under ray/tune/, and so are arrays: as an image, a sheet of images or a
     video with three, four or five dimensions, else as a histogram. The config goes to HPARAMS at the end.
@@ -330,7 +330,7 @@ class TBXLoggerCallback(FileLogger):
 
 
 class FailureFiles(Callback):
-    """A FailureFiles appends every failure to error.txt and keeps the latest exception in error.pkl."""
+    """Appends every failure to error.txt and keeps the latest exception in error.pkl."""
 
     _writer: LogWriter | None = None
     _experiment_dir = ""
@@ -359,18 +359,18 @@ class FailureFiles(Callback):
         self._end(trial, failed=True)
 
     def _end(self, trial: Trial, *, failed: bool) -> None:
-        """Closes the files of a trial; a file logger, where there is one, has done this already."""
+        """Close the files of a trial; a file logger, where there is one, has done this already."""
         if self._writer is not None:
             self._writer.end(trial.trial_id, failed=failed)
 
 
 def pickled_failure(failure: TrialFailure) -> bytes:
-    """Returns error.pkl: the exception of the trial, else a TuneError with the reason."""
+    """Return error.pkl: the exception of the trial, else a TuneError with the reason."""
     return failure.exception or pickle.dumps(TuneError(failure.traceback or failure.message))
 
 
 def failure_text(number: int, failure: TrialFailure, at: float) -> str:
-    """Returns one entry of error.txt: which failure, when, and what happened."""
+    """Return one entry of error.txt: which failure, when, and what happened."""
     date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(at))
     cause = (failure.traceback or failure.message).rstrip("\n")
     return f"Failure # {number} (occurred at {date})\n{cause}\n"

@@ -1,4 +1,4 @@
-"""Starts the process that writes log files and sends entries to it, so that the driver encodes nothing.
+"""Start the process that writes log files and sends entries to it, so that the driver encodes nothing.
 
 Only LogWriter's thread uses it. Entries are kept until the process confirms that they are written.
 """
@@ -31,7 +31,7 @@ _RETRY_S = 0.1
 
 
 class WriterFrameKind:
-    """A WriterFrameKind is the meaning of a frame."""
+    """The meaning of a frame."""
 
     WORK = 1  # to the process: a batch
     LAST = 2  # to it: no more comes
@@ -41,7 +41,7 @@ class WriterFrameKind:
 
 
 class _WriterServer:
-    """A _WriterServer is the process's end of the connection."""
+    """The process's end of the connection."""
 
     def __init__(self, connection: socket.socket, parent_pid: int, open_limit: int) -> None:
         self._connection, self._parent_pid = connection, parent_pid
@@ -54,7 +54,7 @@ class _WriterServer:
         self._is_last = False
 
     def serve(self) -> None:
-        """Writes batches until the last one is written."""
+        """Write batches until the last one is written."""
         self._connection.sendall(frame(WriterFrameKind.READY, b""))
         was_stuck = False
         while not self._is_last:
@@ -70,7 +70,7 @@ class _WriterServer:
         self._file_writer.close()
 
     def _taken(self) -> list[Entry] | None:
-        """Waits and returns the entries that came; None when nothing came."""
+        """Wait and return the entries that came; None when nothing came."""
         entries: list[Entry] | None = None
         wait_s = _RETRY_S if self._file_writer.is_stuck else _PARENT_CHECK_S
         while (entries is None or len(entries) < _ENOUGH) and not self._is_last:
@@ -95,7 +95,7 @@ class _WriterServer:
 
 
 def main() -> NoReturn:
-    """Runs the process; the arguments are sys.path, a socket, the driver's pid and a limit of open files."""
+    """Run the process; the arguments are sys.path, a socket, the driver's pid and a limit of open files."""
     fd, parent_pid, open_limit = map(int, sys.argv[2:5])
     die_with_parent(parent_pid)
     _WriterServer(socket.socket(fileno=fd), parent_pid, open_limit).serve()
@@ -107,7 +107,7 @@ _PATIENCE_S = 2.0  # after waiting so long in vain it is checked whether the pro
 
 
 class WriterProcess(FramedChild):
-    """A WriterProcess starts the process without waiting (see `is_ready`); OSError when that fails."""
+    """Starts the process without waiting (see `is_ready`); OSError when that fails."""
 
     def __init__(self, problems: Problems, open_limit: int) -> None:
         module = "muster.tune.logger.files.writer_process"
@@ -124,11 +124,11 @@ class WriterProcess(FramedChild):
 
     @property
     def kept(self) -> list[Entry]:
-        """Returns the entries that are not known to be in their files."""
+        """Return the entries that are not known to be in their files."""
         return [entry for _, entries in self._kept for entry in entries]
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Sends entries; waits while too much is on its way. ChildGoneError: they are kept."""
+        """Send entries; wait while too much is on its way. ChildGoneError: they are kept."""
         self.sent += 1
         self._kept.append((self.sent, entries))
         try:
@@ -138,13 +138,13 @@ class WriterProcess(FramedChild):
         self._handle(self.send(WriterFrameKind.WORK, payload))
 
     def finish(self) -> None:
-        """Waits until everything is written, or has been tried once more."""
+        """Wait until everything is written, or has been tried once more."""
         self._handle(self.send(WriterFrameKind.LAST))
         while not self.has_finished:
             self.listen(_PATIENCE_S)
 
     def listen(self, timeout_s: float) -> None:
-        """Handles what the process sends; waits for that up to the timeout.
+        """Handle what the process sends; waits for that up to the timeout.
 
         A process that a signal has stopped is continued after a moment.
         """
@@ -175,7 +175,7 @@ class WriterProcess(FramedChild):
             self.has_finished = kind == WriterFrameKind.FINISHED
 
     def retire(self) -> str:
-        """Ends the process, waits until it is gone, and returns how it ended."""
+        """End the process, waits until it is gone, and returns how it ended."""
         if not self.is_ready and self.process.poll() is None:
             self.process.kill()  # no need to wait until it has started
         self.end(_LEAVE_S)
@@ -192,7 +192,7 @@ _LISTEN_S = 0.05
 
 
 class Forwarder:
-    """A Forwarder sends entries to the process; only LogWriter's thread uses it, except `is_stuck`."""
+    """Sends entries to the process; only LogWriter's thread uses it, except `is_stuck`."""
 
     chunk = 256  # entries in a batch: the control thread waits while one is packed
 
@@ -214,7 +214,7 @@ class Forwarder:
         return remote is not None and remote.is_stuck
 
     def wait(self, wake: threading.Event) -> bool:
-        """Waits for the process; returns False when there is nothing to wait for."""
+        """Wait for the process; returns False when there is nothing to wait for."""
         if self._remote is None:
             return False
         if self._due and not wake.is_set():
@@ -226,7 +226,7 @@ class Forwarder:
         return True
 
     def poll(self) -> bool:
-        """Handles what the process has sent; returns whether the process is, from now on, in use."""
+        """Handle what the process has sent; returns whether the process is, from now on, in use."""
         self._listen(0)
         can_be_used = self._remote is not None and self._remote.is_ready and not self._file_writer.is_stuck
         if can_be_used and not self.is_in_use:
@@ -254,7 +254,7 @@ class Forwarder:
         self._release_waiters()
 
     def finish(self) -> None:
-        """Waits until everything is written, or stuck in the thread, and the process has ended."""
+        """Wait until everything is written, or stuck in the thread, and the process has ended."""
         remote = self._remote
         if remote is None:
             return

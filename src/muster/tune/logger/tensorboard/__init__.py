@@ -1,1 +1,1 @@
-"""Writes TensorBoard event files without TensorBoard."""
+"""Write TensorBoard event files without TensorBoard."""

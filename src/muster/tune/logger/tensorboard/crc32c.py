@@ -1,4 +1,4 @@
-"""Computes masked CRC-32C checksums for TFRecord files, fast for records that differ in a few bytes only."""
+"""Compute masked CRC-32C checksums for TFRecord files, fast for records that differ in a few bytes only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_KNOWN = 2048  # bytes of a record up to which `KnownRecord` keeps tables, o
 
 
 def masked(crc: int) -> int:
-    """Returns the stored form of a checksum: a checksum of checksums would otherwise be weak."""
+    """Return the stored form of a checksum: a checksum of checksums would otherwise be weak."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & _ALL
 
 
 def crc32c(data: bytes) -> int:
-    """Returns the plain checksum, computed byte by byte."""
+    """Return the plain checksum, computed byte by byte."""
     return _continued(_ALL, data) ^ _ALL
 
 
@@ -35,7 +35,7 @@ def _continued(crc: int, data: bytes) -> int:
 
 
 def crc32c_long(data: bytes) -> int:
-    """Returns the same checksum by numpy, which is ten times as fast for long data such as images."""
+    """Return the same checksum by numpy, which is ten times as fast for long data such as images."""
     import numpy as np
 
     count = len(data) // _PIECE
@@ -58,7 +58,7 @@ def _piece_tables() -> Any:  # noqa: ANN401 - numpy's arrays, which this module 
 
 
 class KnownRecord:
-    """A KnownRecord computes checksums of records of one length of which only the bytes at `places` vary.
+    """Computes checksums of records of one length of which only the bytes at `places` vary.
 
     The checksum is linear: that of a record is that of the record with zeros at those places, xor what each
     of the bytes there adds, which depends on the byte and on how many bytes follow it.
@@ -74,7 +74,7 @@ class KnownRecord:
         self._lanes: list[list[bytes]] = []
 
     def masked_crcs(self, records: Sequence[bytes]) -> list[int]:
-        """Returns the checksums to store after the records; many at once are several times as fast."""
+        """Return the checksums to store after the records; many at once are several times as fast."""
         if len(records) >= _MANY:
             return [masked(crc) for crc in self._side_by_side(records)]
         return [masked(self._crc(record)) for record in records]
@@ -86,7 +86,7 @@ class KnownRecord:
         return crc
 
     def _side_by_side(self, records: Sequence[bytes]) -> array[int]:
-        """Computes all records at once: columns of bytes are translated by table and xored as long numbers.
+        """Compute all records at once: columns of bytes are translated by table and xored as long numbers.
 
         The four bytes of the checksums are four lanes, each as long as there are records.
         """
@@ -109,7 +109,7 @@ class KnownRecord:
 
 @lru_cache(maxsize=MOST_KNOWN)
 def _lanes_after(distance: int) -> list[bytes]:
-    """Returns the four bytes of `_after`, each as a table; the same for all kinds of records."""
+    """Return the four bytes of `_after`, each as a table; the same for all kinds of records."""
     table = _after(distance).tobytes()
     first, step = (0, 1) if sys.byteorder == "little" else (3, -1)
     return [table[first + step * lane :: 4] for lane in range(4)]
@@ -130,7 +130,7 @@ _tables_by_distance: list[array[int]] = []
 
 
 def _after(distance: int) -> array[int]:
-    """Returns what each byte adds to the checksum when `distance` bytes follow it; made once."""
+    """Return what each byte adds to the checksum when `distance` bytes follow it; made once."""
     tables = _tables_by_distance
     if not tables:
         tables.append(_byte_table())

@@ -1,4 +1,4 @@
-"""Encodes TensorBoard event records: TFRecord frames around Event messages.
+"""Encode TensorBoard event records: TFRecord frames around Event messages.
 
 One Event holds all scalars and arrays of a row, which TensorBoard reads like one Event for each.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def varint(value: int) -> bytes:
-    """Returns a protocol buffer's integer; negative ones take ten bytes."""
+    """Return a protocol buffer's integer; negative ones take ten bytes."""
     if 0 <= value < 128:
         return value.to_bytes(1, "little")
     value &= 0xFFFFFFFFFFFFFFFF
@@ -34,7 +34,7 @@ def varint(value: int) -> bytes:
 
 
 def delimited(field: int, content: bytes) -> bytes:
-    """Returns a field that holds text, bytes, a message or packed numbers; its number is below 16."""
+    """Return a field that holds text, bytes, a message or packed numbers; its number is below 16."""
     return bytes([field << 3 | 2]) + varint(len(content)) + content
 
 
@@ -44,7 +44,7 @@ FRAMES_PER_S = 20
 
 
 def png(frames: Sequence[bytes], width: int, height: int, channels: int) -> bytes:
-    """Returns one image, or several played in a loop: rows from the top, one byte for each channel."""
+    """Return one image, or several played in a loop: rows from the top, one byte for each channel."""
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     chunks = [_SIGNATURE, _chunk(b"IHDR", header)]
     stride = width * channels
@@ -55,7 +55,7 @@ def png(frames: Sequence[bytes], width: int, height: int, channels: int) -> byte
     if len(packed) == 1:
         chunks.append(_chunk(b"IDAT", packed[0]))
     else:
-        chunks.append(_chunk(b"acTL", struct.pack(">II", len(packed), 0)))  # played for ever
+        chunks.append(_chunk(b"acTL", struct.pack(">II", len(packed), 0)))  # played forever
         chunks += _animated(packed, width, height)
     return b"".join([*chunks, _chunk(b"IEND", b"")])
 
@@ -86,7 +86,7 @@ _IMAGE, _HISTOGRAM = 4, 5  # fields of Summary.Value
 
 
 def array_value(tag: str, value: object) -> bytes:
-    """Returns a Summary.Value, framed as a field of its Summary; empty for what cannot be shown."""
+    """Return a Summary.Value, framed as a field of its Summary; empty for what cannot be shown."""
     try:
         found = _as_array(value)
         body = b"" if found is None else _shown(found)
@@ -115,7 +115,7 @@ def _shown(values: np.ndarray) -> bytes:
 
 
 def _pixels(values: np.ndarray) -> np.ndarray | None:
-    """Returns (frame, height, width, channel) of bytes; None when no axis can be the channels."""
+    """Return (frame, height, width, channel) of bytes; None when no axis can be the channels."""
     import numpy as np
 
     if values.shape[-3] in _CHANNELS:
@@ -139,7 +139,7 @@ def _bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _sheet(films: np.ndarray) -> np.ndarray:
-    """Returns images (n, frame, height, width, channel) as one, in rows, filled up with black."""
+    """Return images (n, frame, height, width, channel) as one, in rows, filled up with black."""
     import numpy as np
 
     count, frames, height, width, channels = films.shape
@@ -153,7 +153,7 @@ def _sheet(films: np.ndarray) -> np.ndarray:
 
 
 def _histogram(values: np.ndarray) -> bytes:
-    """Returns a histogram of the finite values, with buckets of the same width."""
+    """Return a histogram of the finite values, with buckets of the same width."""
     import numpy as np
 
     finite = values.astype(np.float64).ravel()
@@ -170,7 +170,7 @@ def _histogram(values: np.ndarray) -> bytes:
 
 
 def _buckets(finite: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how many values are in each bucket, and where each bucket ends."""
+    """Return how many values are in each bucket, and where each bucket ends."""
     import numpy as np
 
     if not 0 < high - low < float("inf"):  # one value only, or a span that no float can hold
@@ -189,7 +189,7 @@ _float = struct.Struct("<f")
 
 
 def frame(payload: bytes) -> bytes:
-    """Returns a TFRecord: length, its checksum, the message, its checksum."""
+    """Return a TFRecord: length, its checksum, the message, its checksum."""
     crc = crc32c(payload) if len(payload) < _LONG else crc32c_long(payload)
     return _head(len(payload)) + payload + masked(crc).to_bytes(4, "little")
 
@@ -201,7 +201,7 @@ def _head(length: int) -> bytes:
 
 
 def opening(at: float, first_step: int | None = None) -> bytes:
-    """Returns the first records of a file. With a step: older files are void from that step on."""
+    """Return the first records of a file. With a step: older files are void from that step on."""
     stamp = b"\x09" + _double.pack(at)
     version = b"".join(_framed([stamp + _VERSION], _known_opening()))
     if first_step is None:
@@ -211,12 +211,12 @@ def opening(at: float, first_step: int | None = None) -> bytes:
 
 @lru_cache(maxsize=1)
 def _known_opening() -> KnownRecord:
-    """Returns the record that every file begins with; only its time differs."""
+    """Return the record that every file begins with; only its time differs."""
     return KnownRecord(b"\x09" + bytes(8) + _VERSION, range(1, 9))
 
 
 class _Layout:
-    """A _Layout describes rows with the same keys and types: everything but the numbers is known."""
+    """Describes rows with the same keys and types: everything but the numbers is known."""
 
     __slots__ = ("_arguments", "_pack", "_records", "is_plain", "names", "prefixes", "values")
 
@@ -235,7 +235,7 @@ class _Layout:
         self._records: dict[int, KnownRecord] = {}  # by length; only the step's bytes make a difference
 
     def message(self, at: float, step: int, values: Sequence[float]) -> tuple[bytes, KnownRecord | None]:
-        """Returns an Event and its KnownRecord; OverflowError when a number is too large for 32 bits."""
+        """Return an Event and its KnownRecord; OverflowError when a number is too large for 32 bits."""
         self._arguments[1::2] = values
         head = b"\x09" + _double.pack(at) + b"\x10" + varint(step)
         payload = head + self._pack(*self._arguments)
@@ -265,7 +265,7 @@ def _value_prefix(name: str) -> bytes:
 
 
 class EventEncoder:
-    """An EventEncoder encodes flat rows as records of an event file; it remembers all layouts."""
+    """Encodes flat rows as records of an event file; it remembers all layouts."""
 
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()
@@ -274,7 +274,7 @@ class EventEncoder:
         self._known: dict[tuple[Any, ...], _Layout] = {}
 
     def records(self, rows: Sequence[tuple[float, Mapping[str, Any]]]) -> bytes:
-        """Returns one record for each row that has a number to show."""
+        """Return one record for each row that has a number to show."""
         found: list[bytes] = []
         run: list[bytes] = []  # messages of which the same is known
         known: KnownRecord | None = None
@@ -336,7 +336,7 @@ def _may_be_shown(kind: type) -> bool:
 
 
 def _spelled_out(layout: _Layout, values: Sequence[Any]) -> bytes:
-    """Returns a row with a NaN, which is left out, a number beyond 32-bit floats, or an array."""
+    """Return a row with a NaN, which is left out, a number beyond 32-bit floats, or an array."""
     parts = []
     for name, prefix, value in zip(layout.names, layout.prefixes, values, strict=True):
         if type(value) is list or getattr(value, "ndim", 0) != 0:
@@ -350,7 +350,7 @@ def _spelled_out(layout: _Layout, values: Sequence[Any]) -> bytes:
 
 
 def as_float(value: Any) -> float:  # noqa: ANN401 - a user's number
-    """Returns the number to show for a value; NaN when there is none."""
+    """Return the number to show for a value; NaN when there is none."""
     if getattr(value, "ndim", 0) != 0:
         return float("nan")
     try:

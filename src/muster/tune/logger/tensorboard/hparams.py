@@ -1,4 +1,4 @@
-"""Encodes a trial's config for TensorBoard's HPARAMS tab: one record at the end of its event file.
+"""Encode a trial's config for TensorBoard's HPARAMS tab: one record at the end of its event file.
 
 It comes last because TensorBoard keeps the first it finds, and a config may change while a trial runs. The
 experiment is not described: TensorBoard then gathers that from all trials, with every scalar as a metric.
@@ -30,13 +30,13 @@ Hparams = dict[str, bool | float | str]
 
 
 class HparamsEncoder:
-    """An HparamsEncoder encodes configs as records of an event file; it remembers all layouts."""
+    """Encodes configs as records of an event file; it remembers all layouts."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[Any, ...], _Layout] = {}
 
     def record(self, hparams: Hparams, started_at: float, ended_at: float, failed: bool) -> bytes:
-        """Returns one record with the start and the end of the session; b"" when there is nothing to show."""
+        """Return one record with the start and the end of the session; b"" when there is nothing to show."""
         if not hparams:
             return b""
         status = FAILURE if failed else SUCCESS
@@ -52,7 +52,7 @@ class HparamsEncoder:
 
 
 def hparams_of(config: object) -> Hparams:
-    """Returns what can be shown of a config: text, flags and floats, nested keys joined by `/`. Idempotent.
+    """Return what can be shown of a config: text, flags and floats, nested keys joined by `/`. Idempotent.
 
     The rest is named in the log, each name once; None is left out silently.
     """
@@ -88,7 +88,7 @@ def _leaves(config: object, prefix: str, level: int) -> list[tuple[str, Any]]:
 
 
 def _hparam(value: Any) -> bool | float | str | None:  # noqa: ANN401 - anything
-    """Returns a value as TensorBoard takes it; None when it does not."""
+    """Return a value as TensorBoard takes it; None when it does not."""
     kind = type(value)
     if kind is float:
         return value if math.isfinite(value) else str(value)  # JSON, and so the tab, cannot express it
@@ -144,7 +144,7 @@ def _nested(field: int, pieces: Pieces) -> Pieces:
 
 
 class _Layout:
-    """A _Layout describes records that differ in their doubles only; the last piece is such a double."""
+    """Describes records that differ in their doubles only; the last piece is such a double."""
 
     __slots__ = ("_arguments", "_head", "_known", "_pack")
 

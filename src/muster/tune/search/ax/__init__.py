@@ -1,4 +1,4 @@
-"""Exports AxSearch; ax-platform itself is imported when the first one is made."""
+"""Export AxSearch; ax-platform itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapts Ax (Bayesian optimisation) as a Searcher, through the Client of Ax 1."""
+"""Adapt Ax (Bayesian optimization) as a Searcher, through the Client of Ax 1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _parameter(one: Dimension) -> Any:  # noqa: ANN401
 
 
 def _described(one: Dimension) -> dict[str, Any]:
-    """Returns a dimension as a dict of Ax 0, which `parameters_of` reads."""
+    """Return a dimension as a dict of Ax 0, which `parameters_of` reads."""
     if one.kind == "choice":
         return {"name": one.name, "type": "choice", "values": list(one.options)}
     kind = int if one.kind == "int" else float
@@ -40,7 +40,7 @@ def _described(one: Dimension) -> dict[str, Any]:
 
 
 def parameters_of(space: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Returns Ax's parameters, also in the dicts of Ax 0, and the fixed ones, which need no parameter."""
+    """Return Ax's parameters, also in the dicts of Ax 0, and the fixed ones, which need no parameter."""
     made: list[Any] = []
     fixed: dict[str, Any] = {}
     for one in space:
@@ -76,7 +76,7 @@ def _from_dict(one: dict[str, Any]) -> Any:  # noqa: ANN401
                 is_ordered=one.get("is_ordered", False),
             )
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"AxSearch: {one!r} is no parameter of Ax ({error!r})") from error
+        raise ValueError(f"AxSearch: {one!r} is not a parameter of Ax ({error!r})") from error
     raise ValueError(f"AxSearch: the type of {one!r} must be 'range', 'choice' or 'fixed'")
 
 
@@ -84,12 +84,12 @@ _METRIC = "objective"  # Ax reads metrics in expressions, where a name such as "
 
 
 class AxSearch(LibrarySearcher):
-    """An AxSearch takes suggestions from Ax (`pip install "muster-ml[ax]"`, which brings torch).
+    """Takes suggestions from Ax (`pip install "muster-ml[ax]"`, which brings torch).
 
     Args:
         space: A search space, or Ax's parameters: dicts with `name`, `type`, `bounds` and so on, or the
             configs of `ax.api.configs`. Usually left to the Tuner's `param_space`.
-        metric: The result key to optimise.
+        metric: The result key to optimize.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with.
         parameter_constraints: Linear inequalities of parameters, e.g. ["x + y <= 1"].
@@ -135,7 +135,7 @@ class AxSearch(LibrarySearcher):
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Returns Ax's parameters as dicts by flat name, the domains first; what has no domain is fixed."""
+        """Return Ax's parameters as dicts by flat name, the domains first; what has no domain is fixed."""
         dimensions = AxSearch._converted(spec)
         return [_described(one) for one in dimensions.all.values()] + [
             {"name": flat_name(path), "type": "fixed", "value": value}
@@ -200,7 +200,7 @@ class AxSearch(LibrarySearcher):
 
         if self._objective == _METRIC:
             # A fitted model starts the next fit from its last state, which a restored one cannot:
-            # both begin anew. A client of the user's is left as it is.
+            # both start over. A client of the user's is left as it is.
             self._snapshot = self._client._to_json_snapshot()
             self._reopen()
         try:
@@ -223,7 +223,7 @@ class AxSearch(LibrarySearcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Passes the whole result: constraints on outcomes need more than its metric."""
+        """Pass the whole result: constraints on outcomes need more than its metric."""
         proposal = self._live.pop(trial_id, None)
         if proposal is None:
             return
@@ -235,7 +235,7 @@ class AxSearch(LibrarySearcher):
             self._client.complete_trial(proposal[0], raw_data=outcomes)
 
     def _outcomes(self, result: Mapping[str, Any]) -> dict[str, float] | None:
-        """Returns what Ax optimises and constrains; None when one of them is missing or not finite."""
+        """Return what Ax optimizes and constrains; None when one of them is missing or not finite."""
         outcomes: dict[str, float] = {}
         for name in self._client._experiment.optimization_config.metric_names:
             key = str(self._metric) if name == self._objective else name
@@ -284,7 +284,7 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences Ax, which logs each trial and whose parts warn about each other."""
+    """Silence Ax, which logs each trial and whose parts warn about each other."""
     handlers = [(handler, handler.level) for handler in logging.getLogger("ax").handlers]
     for handler, _ in handlers:
         handler.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Exports BayesOptSearch; bayesian-optimization itself is imported when the first one is made."""
+"""Export BayesOptSearch; bayesian-optimization itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapts bayesian-optimization (Gaussian processes) as a Searcher."""
+"""Adapt bayesian-optimization (Gaussian processes) as a Searcher."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS = ("kind", "kappa", "xi", "kappa_decay", "kappa_decay_delay")
 
 
 class Optimizer:
-    """An Optimizer maximises over a box; it can be copied and pickled, its random stream included."""
+    """Maximizes over a box; it can be copied and pickled, its random stream included."""
 
     def __init__(
         self, bounds: Mapping[str, tuple[float, float]], utility: Mapping[str, Any], seed: int, verbose: int
@@ -40,7 +40,7 @@ class Optimizer:
         )
 
     def suggest(self) -> dict[str, float]:
-        """Returns a suggestion, which is random while nothing is registered."""
+        """Return a suggestion, which is random while nothing is registered."""
         found = self._inner.suggest(self._utility) if self._utility else self._inner.suggest()
         return {name: float(value) for name, value in found.items()}
 
@@ -84,12 +84,12 @@ Values = dict[str, float]
 
 
 class BayesOptSearch(LibrarySearcher):
-    """A BayesOptSearch takes suggestions from bayesian-optimization (`pip install "muster-ml[bayesopt]"`).
+    """Takes suggestions from bayesian-optimization (`pip install "muster-ml[bayesopt]"`).
 
     Args:
         space: A search space, or bounds by name, e.g. {"x": (0, 1)}. Usually left to the Tuner's
             `param_space`.
-        metric: The result key to optimise.
+        metric: The result key to optimize.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with.
         utility_kwargs: The acquisition function: `kind` ("ucb", "ei" or "poi"), `kappa`, `xi`.
@@ -109,7 +109,7 @@ class BayesOptSearch(LibrarySearcher):
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any], join: bool = False) -> dict[str, Any]:
-        """Returns bounds by flat name; with `join`, in the shape of `spec` with its constants."""
+        """Return bounds by flat name; with `join`, in the shape of `spec` with its constants."""
         dimensions = BayesOptSearch._converted(spec)
         bounds = {name: (one.low, one.high) for name, one in dimensions.all.items()}
         return dimensions.joined(spec, bounds) if join else bounds
@@ -160,7 +160,7 @@ class BayesOptSearch(LibrarySearcher):
         return {name: (float(low), float(high)) for name, (low, high) in self._space.items()}
 
     def _logs(self) -> set[str]:
-        """Returns the variables that the model sees as exponents: it knows no log scale of its own."""
+        """Return the variables that the model sees as exponents: it knows no log scale."""
         variables = self._dimensions.variable if self._dimensions else {}
         return {name for name, one in variables.items() if one.is_log}
 
@@ -202,7 +202,7 @@ class BayesOptSearch(LibrarySearcher):
                 return values
 
     def _after_repetition(self) -> Values | str:
-        """Returns a random suggestion or FINISHED, when the model repeats the same suggestion."""
+        """Return a random suggestion or FINISHED, when the model repeats the same suggestion."""
         if self._patience is None:
             values = self._clipped(self._ready().random())
             self._count(values)
@@ -246,7 +246,7 @@ class BayesOptSearch(LibrarySearcher):
         self._receive(handle, None)
 
     def _receive(self, handle: tuple[Values, bool], target: float | None) -> None:
-        """Registers results; random ones wait for each other, and failed ones count as results."""
+        """Register results; random ones wait for each other, and failed ones count as results."""
         values, is_random = handle
         self._block.append((values, target))
         self._random_received += is_random
@@ -255,7 +255,7 @@ class BayesOptSearch(LibrarySearcher):
                 self._register(*self._block.pop(0))
 
     def _register(self, values: Values, target: float | None) -> None:
-        """Registers a result; a failure counts as the worst so far, so that it is not suggested again."""
+        """Register a result; a failure counts as the worst so far, so that it is not suggested again."""
         if target is not None:
             self._worst = target if self._worst is None else min(self._worst, target)
         if self._worst is not None:

@@ -1,4 +1,4 @@
-"""Exports TuneBOHB; numpy is imported when one gets its space."""
+"""Export TuneBOHB; numpy is imported when one gets its space."""
 
 from __future__ import annotations
 

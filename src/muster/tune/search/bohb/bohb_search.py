@@ -1,4 +1,4 @@
-"""Defines TuneBOHB, TPESearch under Ray's name and with its parameters, for HyperBandForBOHB."""
+"""Define TuneBOHB, TPESearch under Ray's name and with its parameters, for HyperBandForBOHB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.tune.search.tpe.tpe_search import TPESearch
 
 
 class TuneBOHB(TPESearch):
-    """A TuneBOHB is a TPESearch with the parameters of Ray's class of this name.
+    """A TPESearch with the parameters of Ray's class of this name.
 
     With a scheduler that has rungs, such as HyperBandForBOHB, the model learns from the values at the highest
     rung that each trial reached.
@@ -29,7 +29,6 @@ class TuneBOHB(TPESearch):
         max_concurrent: How many trials may run at a time, paused ones not included; 0 means any number.
     """
 
-    _owner = "TuneBOHB"
     _plain_attributes = (*TPESearch._plain_attributes, "_paused")
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's signature
@@ -79,11 +78,7 @@ class TuneBOHB(TPESearch):
         return None if is_full and trial_id not in self._live else super().suggest(trial_id)
 
     def on_trial_complete(
-        self,
-        trial_id: str,
-        result: dict[str, Any] | None = None,
-        error: bool = False,
-        stopped: bool = False,
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False, stopped: bool = False
     ) -> None:
         self._paused.pop(trial_id, None)
         super().on_trial_complete(trial_id, result, error, stopped)
@@ -94,6 +89,7 @@ class TuneBOHB(TPESearch):
             self._paused[trial_id] = None
 
     def on_unpause(self, trial_id: str) -> None:
+        """Note that a paused trial runs again."""
         self._paused.pop(trial_id, None)
 
 

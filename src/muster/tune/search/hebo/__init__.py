@@ -1,4 +1,4 @@
-"""Raises an ImportError that explains why HEBOSearch is left out: HEBO no longer installs."""
+"""Raise an ImportError that explains why HEBOSearch is left out: HEBO no longer installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports HyperOptSearch; hyperopt itself is imported when the first one is made."""
+"""Export HyperOptSearch; hyperopt itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapts hyperopt (tree-structured Parzen estimators) as a Searcher."""
+"""Adapt hyperopt (tree-structured Parzen estimators) as a Searcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWNER = "HyperOptSearch"
 
 
 class HyperoptSpace(SpaceTree):
-    """A HyperoptSpace expresses a tree in hyperopt's terms.
+    """Expresses a tree in hyperopt's terms.
 
     Objects and constants never reach hyperopt: it sees places of options.
     """
@@ -64,7 +64,7 @@ def hyperopt_number(one: Dimension) -> Any:  # noqa: ANN401 - a hyperopt express
 
 
 def _native(node: Any, label: str) -> Any:  # noqa: ANN401 - a space of hyperopt's own
-    """Returns a space with hyperopt's expressions in place of domains; options stay what they are."""
+    """Return a space with hyperopt's expressions in place of domains; options stay what they are."""
     from hyperopt import hp
     from hyperopt.pyll import scope
 
@@ -85,18 +85,18 @@ def _native(node: Any, label: str) -> Any:  # noqa: ANN401 - a space of hyperopt
 
 
 class HyperOptSearch(LibrarySearcher):
-    """A HyperOptSearch takes suggestions from hyperopt's TPE (`pip install "muster-ml[hyperopt]"`).
+    """Takes suggestions from hyperopt's TPE (`pip install "muster-ml[hyperopt]"`).
 
     Args:
         space: A search space, or one of hyperopt's own (`hp.uniform` and so on by key). Usually left to
             the Tuner's `param_space`. Options of a choice may hold further domains.
-        metric: The result key to optimise.
+        metric: The result key to optimize.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with; each holds every key that is not constant. With a
             space of hyperopt's own: values by label, of an `hp.choice` the place of the option.
         n_initial_points: How many suggestions are random before the model begins.
         random_state_seed: Makes the suggestions repeatable.
-        gamma: The share of results that count as good.
+        gamma: The share of results that are good.
     """
 
     library: ClassVar[str] = "hyperopt"
@@ -130,11 +130,16 @@ class HyperOptSearch(LibrarySearcher):
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        """Returns a space of hyperopt's own, in the shape of `spec`."""
+        """Return a space of hyperopt's own, in the shape of `spec`.
+
+        Args:
+            spec: The search space with muster's domains.
+            prefix: Comes before every name.
+        """
         return dict(_native(dict(spec), prefix.rstrip("/")))
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
-        """Takes a space; one of both kinds becomes hyperopt's own."""
+        """Take a space; one of both kinds becomes hyperopt's own."""
         from hyperopt.pyll import Apply
 
         if isinstance(space, Mapping) and not _holds(dict(space), Apply):
@@ -183,7 +188,7 @@ class HyperOptSearch(LibrarySearcher):
         return self._converted_space.values(point) if self._converted_space is not None else dict(point)
 
     def _documents(self, number: int, values: Mapping[str, Any]) -> list[Any]:
-        """Returns a trial of hyperopt's with given values; other variables are in branches not taken."""
+        """Return a trial of hyperopt's with given values; other variables are in branches not taken."""
         labels = list(self._domain.params)
         unknown = [name for name in values if name not in labels]
         if unknown:

@@ -1,4 +1,4 @@
-"""Exports NevergradSearch; nevergrad itself is imported when the first one is made."""
+"""Export NevergradSearch; nevergrad itself is imported when the first one is made."""
 
 from __future__ import annotations
 

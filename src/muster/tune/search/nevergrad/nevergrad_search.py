@@ -1,4 +1,4 @@
-"""Adapts any optimiser of nevergrad as a Searcher."""
+"""Adapt any optimizer of nevergrad as a Searcher."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ logger = logging.getLogger(__name__)
 
 
 class NevergradSearch(LibrarySearcher):
-    """A NevergradSearch takes suggestions from nevergrad (`pip install "muster-ml[nevergrad]"`).
+    """Takes suggestions from nevergrad (`pip install "muster-ml[nevergrad]"`).
 
     Args:
-        optimizer: A class or family of nevergrad's optimisers, a name in nevergrad's registry, or a made one.
-        optimizer_kwargs: What the optimiser is made with, e.g. {"budget": 100}; not for a made one.
-        space: A search space, a parametrization of nevergrad's, or, for a made optimiser over numbers without
+        optimizer: A class or family of nevergrad's optimizers, a name in nevergrad's registry, or a made one.
+        optimizer_kwargs: What the optimizer is made with, e.g. {"budget": 100}; not for a made one.
+        space: A search space, a parametrization of nevergrad's, or, for a made optimizer over numbers without
             names, the list of their names. Usually left to the Tuner's `param_space`.
-        metric: The result key to optimise.
+        metric: The result key to optimize.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with.
 
-    Optimisers that run scipy's in a thread cannot be saved, so they are refused.
+    Optimizers that run scipy's in a thread cannot be saved, so they are refused.
     """
 
     library: ClassVar[str] = "nevergrad"
@@ -64,7 +64,7 @@ class NevergradSearch(LibrarySearcher):
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a parametrization
-        """Returns a `nevergrad.p.Dict` by flat name."""
+        """Return a `nevergrad.p.Dict` by flat name."""
         import nevergrad
 
         dimensions = NevergradSearch._converted(spec)
@@ -131,7 +131,7 @@ class NevergradSearch(LibrarySearcher):
         return unflattened(found)
 
     def _value(self, point: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns a value as `Optimizer.suggest` takes it."""
+        """Return a value as `Optimizer.suggest` takes it."""
         import nevergrad
 
         if self._dimensions is not None:

@@ -1,4 +1,4 @@
-"""Exports OptunaSearch; optuna itself is imported when the first one is made."""
+"""Export OptunaSearch; optuna itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Converts a search space to Optuna's distributions, and Optuna's parameters to a suggestion."""
+"""Convert a search space to Optuna's distributions, and Optuna's parameters to a suggestion."""
 
 from __future__ import annotations
 
 import logging
 import os
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import ConfigError
 from muster.tune.search.dimensions import Dimension, Dimensions, flat_point
-from muster.tune.search.paths import Path, filled, flat_name, flattened
+from muster.tune.search.paths import Path, filled, flat_name, flattened, unflattened
 from muster.tune.search.placeholders import is_placeholder
 from muster.tune.search.space_tree import SpaceTree
 from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 
 _STORABLE = (bool, int, float, str, type(None))
+_PARTS = (  # of a saved trial, after its state
+    *("values", "params", "distributions", "user_attrs", "system_attrs", "intermediate_values"),
+    *("datetime_start", "datetime_complete"),
+)
 
 
 class ConvertedSpace:
-    """A ConvertedSpace holds distributions by flat name, and makes suggestions of their values."""
+    """Holds distributions by flat name, and makes suggestions of their values."""
 
     def __init__(self, space: Mapping[str, Any]) -> None:
         from optuna.distributions import BaseDistribution
@@ -53,7 +57,7 @@ class ConvertedSpace:
             )
         self.distributions = {flat_name(path): one for path, one in native.items()}
         self._paths = {name: tuple(name.split("/")) for name in self.distributions}
-        self._skeleton = _nested(self._paths.values())
+        self._skeleton = unflattened(dict.fromkeys(self.distributions))
 
     def _convert(self, space: Mapping[str, Any]) -> None:
         found = Dimensions("OptunaSearch", space, ("int", "choice", "log", "step"))
@@ -78,7 +82,7 @@ class ConvertedSpace:
         return study.ask(self.distributions)
 
     def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns Optuna's parameters in the shape of the space, without the constants."""
+        """Return Optuna's parameters in the shape of the space, without the constants."""
         values = {path: params[name] for name, path in self._paths.items() if name in params}
         for name, options in self._options.items():
             if isinstance(value := params.get(name), str):
@@ -86,7 +90,7 @@ class ConvertedSpace:
         return dict(filled(self._skeleton, values))
 
     def params(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a user's point, nested or flat, by Optuna's names; what is not a variable is left out."""
+        """Return a user's point, nested or flat, by Optuna's names; what is not a variable is left out."""
         flat = flat_point(config)
         return {name: self._labelled(name, flat[name]) for name in self.distributions if name in flat}
 
@@ -98,7 +102,7 @@ class ConvertedSpace:
 
 
 class ConditionalSpace(ConvertedSpace):
-    """A ConditionalSpace has domains inside options, and asks only for those of the chosen options."""
+    """Has domains inside options, and asks only for those of the chosen options."""
 
     def _convert(self, space: Mapping[str, Any]) -> None:
         self._tree = SpaceTree("OptunaSearch", space, keeps_constants=False)
@@ -111,7 +115,7 @@ class ConditionalSpace(ConvertedSpace):
         trial = study.ask({label: self.distributions[label] for label in outer})
         for label, branch in self._tree.branches.items():
             if branch is not None and self._values(trial.params).get(branch[0]) == branch[1]:
-                _ask_one(trial, label, self.distributions[label])
+                trial._suggest(label, self.distributions[label])
         return trial
 
     def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,17 +141,6 @@ def converted_space(space: Mapping[str, Any]) -> ConvertedSpace:
     return (ConditionalSpace if any(map(has_unresolved_values, options)) else ConvertedSpace)(space)
 
 
-def _ask_one(trial: Trial, label: str, one: Any) -> None:  # noqa: ANN401 - a distribution of three kinds
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    if isinstance(one, CategoricalDistribution):
-        trial.suggest_categorical(label, one.choices)
-    elif isinstance(one, FloatDistribution):
-        trial.suggest_float(label, one.low, one.high, step=one.step, log=one.log)
-    else:
-        trial.suggest_int(label, one.low, one.high, step=one.step, log=one.log)
-
-
 def _plain(one: Dimension) -> Dimension:
     """Return a number that Optuna has; a step on a log scale is dropped."""
     if one.mean is not None:
@@ -164,16 +157,6 @@ def _number(one: Dimension) -> BaseDistribution:
     if one.kind == "float":
         return FloatDistribution(one.low, one.high, log=one.is_log, step=one.step)
     return IntDistribution(int(one.low), int(one.high), log=one.is_log, step=int(one.step or 1))
-
-
-def _nested(paths: Iterable[Path]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for path in paths:
-        node = nested
-        for part in path[:-1]:
-            node = node.setdefault(part, {})
-        node[path[-1]] = None
-    return nested
 
 
 logger = logging.getLogger(__name__)
@@ -205,7 +188,7 @@ def checked_sampler(sampler: BaseSampler | None, seed: int | None) -> BaseSample
 
 
 def _wake_random(sampler: BaseSampler) -> None:
-    """Makes lazily seeded random states now: a copy made before the first draw would draw otherwise."""
+    """Make lazily seeded random states now: a copy made before the first draw would draw otherwise."""
     from optuna.samplers import BaseSampler
 
     for part in vars(sampler).values():
@@ -217,14 +200,14 @@ def _wake_random(sampler: BaseSampler) -> None:
 
 
 class StudyRecord:
-    """A StudyRecord encodes the trials of one study; one lives as long as its study."""
+    """Encodes the trials of one study; one lives as long as its study."""
 
     def __init__(self) -> None:
         self._finished: dict[int, bytes] = {}  # by trial number
         self._distributions: dict[bytes, int] = {}  # encoded -> its place in the table
 
     def encoded(self, study: Study) -> dict[str, Any]:
-        """Returns plain data and bytes: everything a sampler may read."""
+        """Return plain data and bytes: everything a sampler may read."""
         storage, study_id = study._storage, study._study_id
         trials = storage.get_all_trials(study_id, deepcopy=False)
         encoded = [self._trial(trial) for trial in trials]
@@ -248,21 +231,11 @@ class StudyRecord:
         for name, distribution in trial.distributions.items():
             encoded = pickle.dumps(distribution, protocol=5)
             places[name] = self._distributions.setdefault(encoded, len(self._distributions))
-        parts = (
-            int(trial.state),
-            trial.values,
-            trial.params,
-            places,
-            trial.user_attrs,
-            trial.system_attrs,
-            trial.intermediate_values,
-            trial.datetime_start,
-            trial.datetime_complete,
-        )
-        return pickle.dumps(parts, protocol=5)
+        parts = [places if name == "distributions" else getattr(trial, name) for name in _PARTS]
+        return pickle.dumps((int(trial.state), *parts), protocol=5)
 
     def fill(self, study: Study, saved: dict[str, Any]) -> None:
-        """Puts saved trials into an empty study, with their numbers."""
+        """Put saved trials into an empty study, with their numbers."""
         storage, study_id = study._storage, study._study_id
         table = [pickle.loads(one) for one in saved["distributions"]]
         self._distributions = {one: place for place, one in enumerate(saved["distributions"])}
@@ -280,18 +253,8 @@ class StudyRecord:
 def _decoded(encoded: bytes, table: list[Any]) -> FrozenTrial:
     from optuna.trial import FrozenTrial, TrialState
 
-    state, values, params, places, user, system, intermediate, start, complete = pickle.loads(encoded)
-    return FrozenTrial(
-        number=-1,  # the storage gives it
-        trial_id=-1,
-        state=TrialState(state),
-        value=None,
-        values=values,
-        params=params,
-        distributions={name: table[place] for name, place in places.items()},
-        user_attrs=user,
-        system_attrs=system,
-        intermediate_values=intermediate,
-        datetime_start=start,
-        datetime_complete=complete,
-    )
+    state, *parts = pickle.loads(encoded)
+    fields = dict(zip(_PARTS, parts, strict=True))
+    fields["distributions"] = {name: table[place] for name, place in fields["distributions"].items()}
+    # The storage gives the numbers.
+    return FrozenTrial(number=-1, trial_id=-1, state=TrialState(state), value=None, **fields)

@@ -1,4 +1,4 @@
-"""Adapts Optuna's samplers as a Searcher, by ask and tell."""
+"""Adapt Optuna's samplers as a Searcher, by ask and tell."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import msgpack
 
 from muster.base.clock import SystemClock
-from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION, number_of
-from muster.tune.search.check_space import checked_points
-from muster.tune.search.library_searcher import SpaceSearcher
+from muster.trials.metrics import TRAINING_ITERATION, number_of
+from muster.tune.search.library_searcher import EvaluatedPoint, SpaceSearcher
 from muster.tune.search.optuna.convert import (
     ConvertedSpace,
     StudyRecord,
@@ -24,6 +23,7 @@ from muster.tune.search.optuna.convert import (
 from muster.tune.search.paths import unflattened
 from muster.tune.search.search_algorithm import Names
 from muster.tune.search.searcher import pickled
+from muster.tune.tune_config import checked_constraints
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -39,9 +39,9 @@ Space = Mapping[str, Any] | Callable[..., Any]
 
 
 class OptunaSearch(SpaceSearcher):
-    """An OptunaSearch takes suggestions from Optuna (`pip install "muster-ml[optuna]"`).
+    """Takes suggestions from Optuna (`pip install "muster-ml[optuna]"`).
 
-    Several metrics make a multi-objective study. A metric with mode "obs" is not optimised, but kept as
+    Several metrics make a multi-objective study. A metric with mode "obs" is not optimized, but kept as
     a user attribute of the trial; with a sampler that has a `constraints_func`, every number of a trial's
     last result is, so that the function can read it from `trial.user_attrs`. Results of running trials become
     intermediate values (one objective only).
@@ -49,13 +49,13 @@ class OptunaSearch(SpaceSearcher):
     Args:
         space: A search space, Optuna's distributions by name, or a function that asks a trial for its values
             (define-by-run) and may return a dict of constants. Usually left to the Tuner's `param_space`.
-        metric: The result key to optimise, or several.
+        metric: The result key to optimize, or several.
         mode: "min" or "max", or as many of them as there are metrics.
         points_to_evaluate: Configurations to begin with.
         sampler: An Optuna sampler; by default TPE.
         study_name: The name of the study, by default "optuna"; in a storage that has it, it is continued.
-        storage: An Optuna storage or its URL; by default in memory, saved with the experiment. With a storage
-            of its own, the study is not part of the saved state: after a crash it may be ahead of it.
+        storage: An Optuna storage or its URL; by default in memory, saved with the experiment. With a
+            separate storage, the study is not part of the saved state: after a crash it may be ahead of it.
         seed: Of the default sampler.
         evaluated_rewards: The results of `points_to_evaluate`, when they are known.
         constraints: Upper bounds by result key, e.g. {"latency_ms": 50}; a trial above one of them, or
@@ -78,11 +78,8 @@ class OptunaSearch(SpaceSearcher):
     ) -> None:
         require_optuna(with_constraints=bool(constraints))
         super().__init__(metric=metric, mode=mode)
-        self._constraints = dict(constraints or {})
-        self._points = checked_points(self, points_to_evaluate)
-        self._rewards = list(evaluated_rewards or ())
-        if self._rewards and len(self._rewards) != len(self._points):
-            raise ValueError(f"{len(self._points)} points_to_evaluate need as many evaluated_rewards")
+        self._constraints = checked_constraints(constraints, type(self).__name__)
+        self._take_points(points_to_evaluate, evaluated_rewards)
         self._sampler = checked_sampler(sampler, seed)
         self._study_name = study_name or "optuna"
         self._storage = storage
@@ -94,14 +91,13 @@ class OptunaSearch(SpaceSearcher):
         self._completed: dict[str, None] = {}
         self._is_exhausted = False
         self._last_rung: tuple[float, str] | None = None
-        self._pending: list[tuple[Any, ...]] = []  # evaluated points added before there was a study
         self._begin(space)
 
     # Set-up.
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns Optuna's distributions by flat name."""
+        """Return Optuna's distributions by flat name."""
         return dict(converted_space(spec).distributions)
 
     def _set_space(self, space: Space) -> None:
@@ -111,23 +107,13 @@ class OptunaSearch(SpaceSearcher):
 
     def _start_if_ready(self) -> None:
         self._settings = None  # metric, mode or space may be new
-        if self._mode and not self._metric:
-            self._metric = DEFAULT_METRIC
-        if not self._space or not self._mode or self._ot_study is not None:
-            return
+        super()._start_if_ready()
+
+    def _start(self) -> None:
         self._ot_study = self._new_study()
-        if self._rewards:
-            for point, reward in zip(self._points, self._rewards, strict=True):
-                self.add_evaluated_point(point, reward)
-        else:
-            for point in self._points:
-                params = self._converted.params(point) if self._converted is not None else dict(point)
-                self._ot_study.enqueue_trial(params)
-        while self._pending:
-            try:
-                self.add_evaluated_point(*self._pending.pop(0))
-            except ValueError as error:  # an earlier experiment may have had other bounds
-                logger.warning("OptunaSearch: an evaluated point is left out: %s", error)
+        for point in () if self._rewards else self._points:
+            params = self._converted.params(point) if self._converted is not None else dict(point)
+            self._ot_study.enqueue_trial(params)
 
     def _new_study(self) -> Study:
         import optuna
@@ -135,8 +121,6 @@ class OptunaSearch(SpaceSearcher):
         directions: list[Literal["minimize", "maximize"]] = [
             "minimize" if mode == "min" else "maximize" for _, mode in self._objectives()
         ]
-        if not directions:
-            raise ValueError("OptunaSearch: every mode is 'obs', so there is nothing to optimise")
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # "A new study created" does not help users
         try:
@@ -150,14 +134,6 @@ class OptunaSearch(SpaceSearcher):
         finally:
             optuna.logging.set_verbosity(verbosity)
 
-    def _metrics(self) -> list[tuple[str, str]]:
-        if isinstance(self._metric, str):
-            return [(self._metric, str(self._mode))]
-        return list(zip(self._metric or (), self._mode or (), strict=True))
-
-    def _objectives(self) -> list[tuple[str, str]]:
-        return [(metric, mode) for metric, mode in self._metrics() if mode != "obs"]
-
     def _ready_study(self) -> Study:
         self._require_ready(bool(self._metric and self._mode and self._ot_study))
         assert self._ot_study is not None
@@ -165,7 +141,7 @@ class OptunaSearch(SpaceSearcher):
 
     @property
     def study(self) -> Study:
-        """Returns the Optuna study, for inspection."""
+        """Return the Optuna study, for inspection."""
         return self._ready_study()
 
     # Ask.
@@ -238,13 +214,16 @@ class OptunaSearch(SpaceSearcher):
         return time is None or time < end
 
     def on_trial_complete(
-        self,
-        trial_id: str,
-        result: dict[str, Any] | None = None,
-        error: bool = False,
-        stopped: bool = False,
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False, stopped: bool = False
     ) -> None:
-        """Tell the study how a trial ended; PRUNED when its scheduler stopped it before the last rung."""
+        """Report to the study how a trial ended; PRUNED when its scheduler stopped it before the last rung.
+
+        Args:
+            trial_id: The trial's id.
+            result: The last result.
+            error: Whether the trial failed.
+            stopped: Whether a scheduler stopped the trial.
+        """
         if trial_id in self._completed:
             logger.warning("OptunaSearch: trial %s completed twice; the second time is ignored", trial_id)
             return
@@ -269,7 +248,7 @@ class OptunaSearch(SpaceSearcher):
             self._inform(study, number, None, "FAIL" if error or len(values) > 1 else "PRUNED")
 
     def _keep_attributes(self, study: Study, number: int, result: Mapping[str, Any]) -> None:
-        names = [metric for metric, mode in self._metrics() if mode == "obs"]
+        names = [metric for metric, mode in self._goals() if mode == "obs"]
         if getattr(study.sampler, "_constraints_func", None) is not None:
             names = list(result)
         storage, storage_id = study._storage, self._storage_id(study, number)
@@ -298,26 +277,17 @@ class OptunaSearch(SpaceSearcher):
             study._thread_local.in_optimize_loop = False
         self._is_exhausted = self._is_exhausted or study._stop_flag
 
-    def add_evaluated_point(
-        self,
-        parameters: dict[str, Any],
-        value: Any,  # noqa: ANN401 - a number, or one per objective
-        error: bool = False,
-        pruned: bool = False,
-        intermediate_values: list[float] | None = None,
-    ) -> None:
-        """Adds a trial made elsewhere: COMPLETE, or FAIL, or PRUNED. Before there is a space, it waits."""
+    def _learn_evaluated(self, evaluated: EvaluatedPoint) -> None:
+        """Add a trial made elsewhere: COMPLETE, or FAIL, or PRUNED."""
         import optuna
 
-        if self._ot_study is None:
-            self._pending.append((dict(parameters), value, error, pruned, intermediate_values))
-            return
         study = self._ready_study()
         if self._converted is None:
             raise TypeError(
                 "OptunaSearch: evaluated points need a space of distributions, not a define-by-run function"
             )
-        params = self._converted.params(parameters)
+        point, value, error, pruned, intermediate_values = evaluated
+        params = self._converted.params(point)
         numbers = None
         if value is not None:
             numbers = [float(one) for one in (value if isinstance(value, (list, tuple)) else [value])]
@@ -336,7 +306,7 @@ class OptunaSearch(SpaceSearcher):
     # State.
 
     def save_state(self) -> bytes:
-        """Returns sampler, unfinished suggestions and, without a storage of the user's, all trials.
+        """Return sampler, unfinished suggestions and, without a storage of the user's, all trials.
 
         Each trial is encoded once, when it is first saved as finished (about 20 us); besides that, a save
         copies all bytes (20,000 trials: 3 to 6 MB, 15 ms).
@@ -355,7 +325,7 @@ class OptunaSearch(SpaceSearcher):
         )
 
     def _saved_settings(self) -> bytes:
-        """Returns the settings, made once; a space that cannot be pickled must be given to a restore."""
+        """Return the settings, made once; a space that cannot be pickled must be given to a restore."""
         if self._settings is None:
             try:
                 self._settings = pickled((self._metric, self._mode, self._constraints, self._space))
@@ -364,7 +334,7 @@ class OptunaSearch(SpaceSearcher):
         return self._settings
 
     def restore_state(self, state: bytes) -> None:
-        """Restores a saved state. A space that this searcher was made with is kept."""
+        """Restore a saved state. A space that this searcher was made with is kept."""
         saved = msgpack.decode(state)
         metric, mode, constraints, space = pickle.loads(saved["settings"])
         self._metric, self._mode = metric or self._metric, mode or self._mode
@@ -373,13 +343,14 @@ class OptunaSearch(SpaceSearcher):
         if not self._space and space:
             self._set_space(space)
         self._live, self._completed = saved["live"], dict.fromkeys(saved["completed"])
-        self._is_exhausted, self._pending = saved["is_exhausted"], []
+        self._is_exhausted, self._evaluated = saved["is_exhausted"], []
         self._ot_study, self._record, self._settings = None, StudyRecord(), saved["settings"]
         if saved["study"] is not None:
             self._ot_study = self._new_study()
             self._record.fill(self._ot_study, saved["study"])
         elif self._storage is not None and self._space and self._mode:
             self._ot_study = self._new_study()
+        self._is_started = self._ot_study is not None
 
     @staticmethod
     def _storage_id(study: Study, number: int) -> int:

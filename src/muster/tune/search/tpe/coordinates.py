@@ -1,4 +1,4 @@
-"""Converts a space tree to coordinates: options, and numbers in [0, 1] that the user draws uniformly.
+"""Convert a space tree to coordinates: options, and numbers in [0, 1] that the user draws uniformly.
 
 Every coordinate belongs to a group: those outside of options form the root group, those inside one option of
 a choice form another. A point has NaN or -1 where a group is inactive.
@@ -26,10 +26,11 @@ MOST_ENUMERATED = 4096
 _EDGE = 1e-9  # of a normal number, whose ends are infinite
 _EXACT = 2**53
 _LARGEST = math.log(1.7e308)
+_COMPARED = ("kind", "low", "high", "is_log", "step", "mean", "sd")  # of a dimension, by a restore
 
 
 class Point(NamedTuple):
-    """A Point has a value for every coordinate: `u` for the numbers, `c` for the choices."""
+    """Has a value for every coordinate: `u` for the numbers, `c` for the choices."""
 
     u: Floats
     c: Places
@@ -40,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Scale:
-    """A Scale converts one number to its coordinate and back."""
+    """Converts one number to its coordinate and back."""
 
     def __init__(self, dimension: Dimension) -> None:
         self.step = dimension.step or (1.0 if dimension.kind == "int" else 0.0)
@@ -101,7 +102,7 @@ class Scale:
 
 @dataclass
 class Group:
-    """A Group has the coordinates that are active together: indices of numbers and of choices."""
+    """Has the coordinates that are active together: indices of numbers and of choices."""
 
     branch: tuple[int, int] | None  # the choice, by its index, and the option that activates the group
     numbers: list[int] = field(default_factory=list)
@@ -109,7 +110,7 @@ class Group:
 
 
 class Coordinates:
-    """A Coordinates holds the variables of a tree that have more than one value, in the tree's order."""
+    """Holds the variables of a tree that have more than one value, in the tree's order."""
 
     def __init__(self, tree: SpaceTree) -> None:
         self._tree = tree
@@ -121,17 +122,7 @@ class Coordinates:
         self.bins = np.array([scale.bin for scale in self.scales])
         self.groups = self._grouped(list(variable))
         self.fingerprint = [
-            [
-                label,
-                each.kind,
-                each.low,
-                each.high,
-                each.is_log,
-                each.step,
-                each.mean,
-                each.sd,
-                len(each.options),
-            ]
+            [label, *(getattr(each, name) for name in _COMPARED), len(each.options)]
             for label, each in variable.items()
         ]
 

@@ -1,4 +1,4 @@
-"""Orders a front of several objectives by hypervolume. A layer of its own: pure functions over arrays."""
+"""Orders a front of several objectives by hypervolume. A separate layer: pure functions over arrays."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Suggests points from a table of trials: first an even sequence, then a tree-structured Parzen estimator."""
+"""Suggest points from a table of trials: first an even sequence, then a tree-structured Parzen estimator."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,18 +14,13 @@ _DRAWS = 20  # for a new point in a large finite space
 _SHIFT, _SUGGESTION = 2, 1  # which stream
 
 
-class Suggested(NamedTuple):
-    """A Suggested is a point, and how it was found, in words."""
-
-    point: Point
-    reason: str
-
-
 class Model:
-    """A Model is a function of a table, a seed and the number of the suggestion; all it keeps is derived."""
+    """A function of a table, a seed and the number of the suggestion; all it keeps is derived."""
 
     def __init__(self, coordinates: Coordinates, seed: int, startup: int, candidates: int) -> None:
-        self._coordinates, self._seed = coordinates, seed
+        self._coordinates = coordinates
+        self._rng = np.random.Generator(np.random.Philox(key=seed))  # its state is what `_stream` sets
+        self._first = self._rng.bit_generator.state
         self._startup, self._candidates = startup, candidates
         self._groups = [GroupModel(coordinates, group) for group in coordinates.groups]
         self._branching = {group.branch[0] for group in coordinates.groups if group.branch is not None}
@@ -38,24 +31,28 @@ class Model:
         self._tried_rows = 0
 
     def _stream(self, number: int, kind: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, number, kind]))
+        """Return the generator at the start of a stream; the one returned before is the same object."""
+        self._first["state"]["counter"][2:] = number, kind
+        self._rng.bit_generator.state = self._first
+        return self._rng
 
     def spread(self, number: int) -> Point:
         """Return a point of the start-up sequence, which fills the space evenly."""
         return self._coordinates.place((self._shift + (number + 1) * self._steps) % 1.0)
 
-    def suggest(self, table: SearchTable, number: int) -> Suggested:
+    def suggest(self, table: SearchTable, number: int) -> tuple[Point, str]:
+        """Return a point, and how it was found, in words."""
         is_known = table.known
         known = int(np.count_nonzero(is_known))
         rng = self._stream(number, _SUGGESTION)
         if known < self._startup:
             reason = f"start-up point {number + 1}: the model needs {self._startup} results and has {known}"
-            return Suggested(self._new(self.spread(number), table, rng, None), reason)
+            return self._new(self.spread(number), table, rng, None), reason
         good = table.good(is_known)
         fitted = [group.fit(table, good) for group in self._groups]
         point = self._drawn(fitted, table, rng, explores=number % _EXPLORED == _EXPLORED - 1)
         reason = f"best of {self._candidates} candidates near the best {len(good)} of {known} results"
-        return Suggested(self._new(point, table, rng, fitted), reason)
+        return self._new(point, table, rng, fitted), reason
 
     def _drawn(
         self,
@@ -84,7 +81,7 @@ class Model:
             if len(self._groups) == 1 and self._coordinates.size < np.inf:
                 keys = [Point(u[:, place], c[:, place]).key() for place in range(len(scores))]
                 scores[[key in self._tried_in(table) for key in keys]] = -np.inf
-            best = int(np.argmax(scores))
+            best = int(scores.argmax())
             point.u[group.numbers], point.c[group.choices] = u[:, best], c[:, best]
         return point
 
@@ -96,8 +93,7 @@ class Model:
         fitted: list[tuple[Mixture, Mixture]] | None,
     ) -> Point:
         """Return the point; in a finite space that has it already, an untried one, if there is any."""
-        tried = self._tried_in(table) if self._coordinates.size < np.inf else ()
-        if point.key() not in tried:
+        if self._coordinates.size == np.inf or point.key() not in (tried := self._tried_in(table)):
             return point
         if self._coordinates.size > MOST_ENUMERATED:
             drawn = (self._coordinates.place(rng.random(self._dimensions)) for _ in range(_DRAWS))
@@ -137,4 +133,5 @@ def _recombine(rng: np.random.Generator, u: Floats, c: Places, probability: floa
 
 def _scores(better: Mixture, others: Mixture, u: Floats, c: Places) -> Floats:
     """Return how much more likely each point is among the good; rounded, so that noise does not choose."""
-    return np.round(better.log_density(u, c) - others.log_density(u, c), 9)
+    scores: Floats = (better.log_density(u, c) - others.log_density(u, c)).round(9)
+    return scores

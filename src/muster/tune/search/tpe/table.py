@@ -1,4 +1,4 @@
-"""Keeps the trials of a TPESearch in columns, and orders them; the model reads nothing else.
+"""Keep the trials of a TPESearch in columns, and orders them; the model reads nothing else.
 
 Every number that is derived from the table is computed from it element by element, so that a restored table
 gives the same suggestions.
@@ -25,7 +25,7 @@ _COLUMNS = ("u", "c", "status", "scores", "violation", "level")
 
 
 class SearchTable:
-    """A SearchTable has one column per suggestion or evaluated point, in the order in which they were made.
+    """Has one column per suggestion or evaluated point, in the order in which they were made.
 
     `scores` are signed so that smaller is better. `level` is the rung of the scores: NaN when there are none
     yet, infinite for the end of a trial.
@@ -62,10 +62,8 @@ class SearchTable:
     def known(self) -> NDArray[np.bool_]:
         """Whether each trial has a value: at its end, where its scheduler stopped it, or at a rung."""
         status, level = self.status[: self.count], self.level[: self.count]
-        has_level = ~np.isnan(level)
-        has_ended: NDArray[np.bool_] = (status == COMPLETE) | (has_level & (status == STOPPED))
-        has_rung: NDArray[np.bool_] = (status == PENDING) & (level > 0)
-        return has_ended | has_rung
+        is_known: NDArray[np.bool_] = (status <= COMPLETE) & (level + (status != PENDING) > 0)
+        return is_known
 
     def good(self, known: NDArray[np.bool_] | None = None) -> Rows:
         """Return the best trials, best first: complete, then by rung, then by violation; ties by place."""
@@ -77,7 +75,7 @@ class SearchTable:
         level = np.where(known & (violation <= 0), self.level[: self.count], -1.0)
         chosen: list[Rows] = []
         while wanted > 0 and (best := level.max(initial=-1.0)) >= 0:  # rung by rung, the highest first
-            rows = np.flatnonzero(level == best)
+            rows = (level == best).nonzero()[0]
             chosen.append(self._best(rows, wanted))
             wanted -= len(rows)
             level[rows] = -1.0
@@ -126,8 +124,6 @@ def _grown(column: NDArray[Any], capacity: int) -> NDArray[Any]:
 def _smallest(rows: Rows, values: Floats, count: int) -> Rows:
     """Return the rows with the smallest values, in order; the first of equals."""
     if count < len(rows):
-        limit = np.partition(values, count - 1)[count - 1]
-        kept = values < limit
-        kept[np.flatnonzero(values == limit)[: count - int(kept.sum())]] = True
+        kept = values <= np.partition(values, count - 1)[count - 1]
         rows, values = rows[kept], values[kept]
-    return rows[np.argsort(values, kind="stable")]
+    return rows[values.argsort(kind="stable")[:count]]

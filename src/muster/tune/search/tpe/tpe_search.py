@@ -1,4 +1,4 @@
-"""Defines TPESearch, the model-based searcher of the base install."""
+"""Define TPESearch, the model-based searcher of the base install."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import msgpack
 
 from muster.errors import RestoreError
-from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION
-from muster.tune.search.check_space import checked_points
-from muster.tune.search.library_searcher import SpaceSearcher, finite_number
-from muster.tune.search.search_algorithm import Names
-from muster.tune.search.searcher import SearcherNotReady
+from muster.trials.metrics import TRAINING_ITERATION
+from muster.tune.pareto import violations
+from muster.tune.search.library_searcher import EvaluatedPoint, SpaceSearcher, finite_number
+from muster.tune.search.search_algorithm import Names, decoded_state
 from muster.tune.search.space_tree import SpaceTree, Values
+from muster.tune.tune_config import checked_constraints
 
 if TYPE_CHECKING:
     from muster.tune.search.tpe.coordinates import Coordinates, Point
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SEEDS = 2**128  # as many as Philox has keys
 _PENDING, _STOPPED, _COMPLETE, _FAILED, _GONE = range(5)
 
 
 class TPESearch(SpaceSearcher):
-    """A TPESearch learns which configurations are good: a multivariate tree-structured Parzen estimator.
+    """Learns which configurations are good: a multivariate tree-structured Parzen estimator.
 
     It supports all domains but grids and functions, domains inside the options of a choice, several metrics,
     and trials that a scheduler stops early. `search_alg="auto"` and `search_alg="tpe"` make one.
@@ -50,7 +51,6 @@ class TPESearch(SpaceSearcher):
         tune.TuneConfig(search_alg=TPESearch(seed=0), metric="loss", mode="min", num_samples=100)
     """
 
-    _owner = "TPESearch"
     _tree: SpaceTree  # once there is a space
     _coordinates: Coordinates  # these once it has started
     _table: SearchTable
@@ -73,13 +73,14 @@ class TPESearch(SpaceSearcher):
         constraints: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(metric=metric, mode=mode)
-        self._points = checked_points(self, points_to_evaluate)
-        self._rewards = list(evaluated_rewards or ())
-        if self._rewards and len(self._rewards) != len(self._points):
-            raise ValueError(f"{len(self._points)} points_to_evaluate need as many evaluated_rewards")
-        self._constraints = {key: float(bound) for key, bound in (constraints or {}).items()}
-        self._seed, self._startup, self._candidates = seed, n_startup_trials, n_candidates
-        self._evaluated: list[tuple[dict[str, Any], Any, bool, bool]] = []  # added before there was a space
+        self._take_points(points_to_evaluate, evaluated_rewards)
+        self._constraints = checked_constraints(constraints, type(self).__name__)
+        if not (hasattr(n_candidates, "__index__") and n_candidates >= 1):
+            raise ValueError(f"n_candidates must be an integer of at least 1, not {n_candidates!r}")
+        if seed is not None and not (hasattr(seed, "__index__") and 0 <= seed < _SEEDS):
+            raise ValueError(f"seed must be an integer from 0 to 2**128 - 1, not {seed!r}")
+        self._startup, self._candidates = n_startup_trials, n_candidates
+        self._seed: int | None = None if seed is None else int(seed)
         self._queue: list[Values] = []  # points to evaluate that were not suggested yet
         self._given: dict[str, Values] = {}  # those of live trials, exactly as the user wrote them
         self._live: dict[str, int] = {}  # the place in the table of each unfinished trial
@@ -87,7 +88,6 @@ class TPESearch(SpaceSearcher):
         self._number = 0  # suggestions made
         self._levels: Sequence[float] = ()
         self._time_attr = TRAINING_ITERATION
-        self._is_started = False
         self._saved: dict[str, Any] | None = None  # restored before there was a space
         self._keeps_constants = bool(space)
         if space:
@@ -97,22 +97,11 @@ class TPESearch(SpaceSearcher):
     # Set-up.
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
-        self._tree = SpaceTree(self._owner, space, keeps_constants=self._keeps_constants)
+        self._tree = SpaceTree(type(self).__name__, space, keeps_constants=self._keeps_constants)
         self._space = space  # last: a space that is refused is not kept
 
-    def _start_if_ready(self) -> None:
-        if self._mode and not self._metric:
-            self._metric = DEFAULT_METRIC
-        if self._space is None or not self._mode or self._is_started:
-            return
-        if not self._tree.variable:
-            raise SearcherNotReady(
-                f"{self._owner}: the space {self._space!r} has nothing to search; "
-                "give it at least one domain, such as uniform(0, 1)"
-            )
-        if not self._objectives():
-            raise ValueError(f"{self._owner}: every mode is 'obs', so there is nothing to optimize")
-        self._start()
+    def _is_constant(self) -> bool:
+        return not self._tree.variable
 
     def _start(self) -> None:
         import numpy as np
@@ -123,7 +112,6 @@ class TPESearch(SpaceSearcher):
 
         if self._seed is None:  # from the stream that a script may have seeded
             self._seed = int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
-        self._is_started = True
         self._coordinates = Coordinates(self._tree)
         self._table = SearchTable(
             len(self._coordinates.scales), len(self._coordinates.sizes), len(self._objectives())
@@ -131,31 +119,12 @@ class TPESearch(SpaceSearcher):
         self._model = Model(self._coordinates, self._seed, self._startup, self._candidates)
         if self._saved is not None:
             self._restore_table(self._saved)
-        else:
-            self._take_points()
-
-    def _take_points(self) -> None:
-        if self._rewards:
-            for point, reward in zip(self._points, self._rewards, strict=True):
-                self._learn(point, reward, error=False, pruned=False)
-        else:
+            self._rewards, self._evaluated = [], []  # the table has them
+        elif not self._rewards:
             self._queue = [self._tree.values(point, is_partial=True) for point in self._points]
-        while self._evaluated:
-            point, *rest = self._evaluated.pop(0)
-            try:
-                self._learn(point, *rest)
-            except ValueError as error:  # an earlier experiment may have had other bounds
-                logger.warning("%s: an evaluated point is left out: %s", self._owner, error)
-
-    def _objectives(self) -> list[tuple[str, float]]:
-        """Return the metrics to optimize, each with the sign that makes smaller values better."""
-        if isinstance(self._metric, str):
-            return [(self._metric, 1.0 if self._mode == "min" else -1.0)]
-        pairs = zip(self._metric or (), self._mode or (), strict=True)
-        return [(metric, 1.0 if mode == "min" else -1.0) for metric, mode in pairs if mode != "obs"]
 
     def set_rungs(self, levels: Sequence[float] | None, time_attr: str) -> None:
-        """Take the times at which the scheduler compares trials: values there count before a trial ends."""
+        """Take the times at which the scheduler compares trials, to use values there before a trial ends."""
         self._levels, self._time_attr = sorted(levels or ()), time_attr
 
     # Ask.
@@ -208,32 +177,24 @@ class TPESearch(SpaceSearcher):
         """Write a result into the table; returns False when a metric is not a finite number."""
         scores = self._scores([result.get(metric) for metric, _ in self._objectives()])
         if scores is not None:
-            self._table.record(place, scores, self._violation(result), level)
+            self._table.record(place, scores, sum(violations(result, self._constraints)), level)
         return scores is not None
 
     def _scores(self, values: Sequence[Any]) -> list[float] | None:
-        signs = [sign for _, sign in self._objectives()]
+        """Return finite values so that smaller ones are better; None when one is not finite."""
+        modes = [mode for _, mode in self._objectives()]
+        if len(values) != len(modes):
+            raise ValueError(f"{values!r} are not {len(modes)}, one per metric")
         numbers = [finite_number(value) for value in values]
-        if len(numbers) != len(signs) or None in numbers:
+        if None in numbers:
             return None
-        return [sign * (number or 0.0) for sign, number in zip(signs, numbers, strict=True)]
-
-    def _violation(self, result: Mapping[str, Any]) -> float:
-        """Return by how much a result exceeds its constraints, relative to each bound."""
-        total = 0.0
-        for key, bound in self._constraints.items():
-            value = finite_number(result.get(key))
-            if value is None:
-                return math.inf
-            total += max(0.0, value - bound) / max(abs(bound), 1e-12)
-        return total
+        return [
+            (number or 0.0) * (1 if mode == "min" else -1)
+            for mode, number in zip(modes, numbers, strict=True)
+        ]
 
     def on_trial_complete(
-        self,
-        trial_id: str,
-        result: dict[str, Any] | None = None,
-        error: bool = False,
-        stopped: bool = False,
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False, stopped: bool = False
     ) -> None:
         """Learn how a trial ended.
 
@@ -262,26 +223,12 @@ class TPESearch(SpaceSearcher):
             return _STOPPED if self._record(place, result, level) else _FAILED
         return _STOPPED if self._scores([result.get(key) for key, _ in self._objectives()]) else _FAILED
 
-    def add_evaluated_point(
-        self,
-        parameters: dict[str, Any],
-        value: Any,  # noqa: ANN401 - a number, or one per objective
-        error: bool = False,
-        pruned: bool = False,
-        intermediate_values: list[float] | None = None,
-    ) -> None:
-        """Learn from a point that was evaluated elsewhere; before there is a space, it waits."""
-        del intermediate_values
-        if not self._is_started:
-            self._evaluated.append((dict(parameters), value, error, pruned))
-        else:
-            self._learn(parameters, value, error, pruned)
-
-    def _learn(self, point: Mapping[str, Any], value: Any, error: bool, pruned: bool) -> None:  # noqa: ANN401
-        values = self._tree.values(point)
+    def _learn_evaluated(self, evaluated: EvaluatedPoint) -> None:
+        value, pruned = evaluated.value, evaluated.pruned
+        values = self._tree.values(evaluated.point)
         scores = self._scores(value if isinstance(value, (list, tuple)) else [value])
         place = self._table.add(self._coordinates.point(values, self._coordinates.empty_point()))
-        if scores is None or error:
+        if scores is None or evaluated.error:
             self._table.status[place] = _FAILED
             return
         self._table.record(place, scores, 0.0, 0.0 if pruned else math.inf)
@@ -300,15 +247,7 @@ class TPESearch(SpaceSearcher):
 
     def restore_state(self, state: bytes) -> None:
         """Continue from a saved state; the space comes from the constructor or the experiment, as before."""
-        try:
-            saved = msgpack.decode(state)
-            version = saved["version"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise RestoreError(f"{self._owner}: this is not a saved state of it ({error})") from error
-        if version != 1:
-            raise RestoreError(
-                f"{self._owner}: its state has version {version}", fix="this muster reads version 1"
-            )
+        saved = decoded_state(self, msgpack.decode, state)
         for name in self._plain_attributes:
             if saved[name] is not None:
                 setattr(self, name, saved[name])
@@ -319,7 +258,7 @@ class TPESearch(SpaceSearcher):
         now = msgpack.decode(msgpack.encode(self._coordinates.fingerprint))
         if now != saved["space"]:
             raise RestoreError(
-                f"{self._owner}: the search space changed at {_difference(saved['space'], now)}",
+                f"{type(self).__name__}: the search space changed at {_difference(saved['space'], now)}",
                 fix="restore with the space of the first run",
             )
         self._table.restore(saved["table"])

@@ -1,4 +1,4 @@
-"""Exports ZOOptSearch; zoopt itself is imported when the first one is made."""
+"""Export ZOOptSearch; zoopt itself is imported when the first one is made."""
 
 from __future__ import annotations
 

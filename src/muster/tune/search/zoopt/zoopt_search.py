@@ -1,4 +1,4 @@
-"""Adapts zoopt (sequential RACOS) as a Searcher."""
+"""Adapt zoopt (sequential RACOS) as a Searcher."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LEAST_BUDGET = 4
 
 
 class ZOOptSearch(LibrarySearcher):
-    """A ZOOptSearch takes suggestions from zoopt (`pip install "muster-ml[zoopt]"`); no log scales.
+    """Takes suggestions from zoopt (`pip install "muster-ml[zoopt]"`); no log scales.
 
     Args:
-        algo: "asracos" or "sracos"; both are RACOS asked for one suggestion after the other.
+        algo: "asracos" or "sracos"; both run RACOS for one suggestion at a time.
         budget: How many trials there will be; it decides how many random ones come first.
         dim_dict: A search space, or zoopt's tuples by name; also as `space`, as in other searchers. Usually
             left to the Tuner's `param_space`.
-        metric: The result key to optimise.
+        metric: The result key to optimize.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with.
         parallel_num: How many suggestions may be unfinished once the random ones are back.
@@ -70,7 +70,7 @@ class ZOOptSearch(LibrarySearcher):
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any], join: bool = False) -> dict[str, Any]:
-        """Returns zoopt's tuples by flat name; with `join`, in the shape of `spec` with its constants."""
+        """Return zoopt's tuples by flat name; with `join`, in the shape of `spec` with its constants."""
         from zoopt import ValueType
 
         dimensions = ZOOptSearch._converted(spec)
@@ -101,7 +101,7 @@ class ZOOptSearch(LibrarySearcher):
 
     @contextmanager
     def _running(self) -> Iterator[Any]:
-        """Sets zoopt's one random stream and list of precisions per process to those of this searcher."""
+        """Set zoopt's one random stream and list of precisions per process to those of this searcher."""
         from zoopt.utils.zoo_global import gl
 
         others, gl.float_precisions = gl.float_precisions, self._precisions
@@ -113,7 +113,7 @@ class ZOOptSearch(LibrarySearcher):
 
     @property
     def _first(self) -> int:
-        """Returns how many random suggestions come first."""
+        """Return how many random suggestions come first."""
         return int(self._optimizer._parameter.get_train_size())
 
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
@@ -134,7 +134,7 @@ class ZOOptSearch(LibrarySearcher):
             return self.FINISHED if solution is None else (solution, self._suggestion(solution))
 
     def _any_other(self) -> Any:  # noqa: ANN401
-        """Returns a new random suggestion, where zoopt's region has none left; None: all were tried."""
+        """Return a new random suggestion, where zoopt's region has none left; None: all were tried."""
         inner = self._optimizer
         known = inner._init_data + inner._positive_data + inner._negative_data
         solution, is_new = inner.distinct_sample(inner._objective.get_dim(), known)
@@ -145,7 +145,7 @@ class ZOOptSearch(LibrarySearcher):
         return solution
 
     def _adopted(self, point: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Returns a user's point, as if zoopt had drawn it."""
+        """Return a user's point, as if zoopt had drawn it."""
         inner = self._optimizer
         solution = inner._objective.construct_solution(self._numbers(point))
         inner._init_data.append(solution)
