@@ -1,4 +1,4 @@
-"""Runs the `muster` command as `python -m muster`."""
+"""Run the `muster` command as `python -m muster`."""
 
 from muster.cli.main import main
 

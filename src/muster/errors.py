@@ -1,4 +1,4 @@
-"""Defines every public exception, grouped by what the caller should do about it, and `public`.
+"""Define every public exception, grouped by what the caller should do about it, and `public`.
 
 `@public` marks what users call. An error that a `raise` statement of muster made, or the user's own code,
 leaves it with the user's frames only: the sentence is the last line, right below a line of the user. An error
@@ -29,6 +29,9 @@ MusterError                   retryable: ClassVar[bool] = False
     CommandFailed             a command on it failed: carries exit code and last lines
   ClusterError                a cluster cannot be found, started or stopped; says what to do
   TuneError                   Ray's public name: an experiment that cannot continue, and what to change
+    CommandError              the command of a trial cannot be used, or has failed
+      NeverReported           it ended well and reported nothing: correct the metric, or how it reports
+    RankFailed                one of the processes of a trial failed: carries its rank and exit code
     RestoreError              an experiment that cannot be resumed from its directory
     PluginError               a user's plug-in raised; also of the type that it raised
 """
@@ -44,7 +47,7 @@ from typing import Any, ClassVar, TypeVar
 
 
 class MusterError(Exception):
-    """Base of every error that muster raises on purpose; `fix` says what to do, and ends the message."""
+    """Base of every error that muster raises on purpose; `fix` says what to do, at the end of the message."""
 
     retryable: ClassVar[bool] = False
     fix: str = ""
@@ -55,7 +58,7 @@ class MusterError(Exception):
 
 
 class ConfigError(MusterError):
-    """A ConfigError reports a configuration that cannot be used, with the place to fix."""
+    """Reports a configuration that cannot be used, with the place to fix."""
 
     def __init__(
         self, message: str, *, path: str = "", file: str = "", line: int | None = None, fix: str = ""
@@ -66,7 +69,7 @@ class ConfigError(MusterError):
 
 
 class InvalidTransition(MusterError):
-    """An InvalidTransition is a state change that the transition table does not allow."""
+    """A state change that the transition table does not allow."""
 
     def __init__(self, entity: str, source: str, target: str, history: Sequence[str] = ()) -> None:
         self.entity, self.source, self.target, self.history = entity, source, target, tuple(history)
@@ -75,11 +78,11 @@ class InvalidTransition(MusterError):
 
 
 class StoreError(MusterError):
-    """A StoreError means that the ledger cannot be read or written."""
+    """The ledger cannot be read or written."""
 
 
 class VersionConflict(StoreError):
-    """A VersionConflict means that another process committed since the read: observe and decide again."""
+    """Another process committed since the read: observe and decide again."""
 
     retryable = True
 
@@ -89,53 +92,53 @@ class VersionConflict(StoreError):
 
 
 class LedgerCorrupt(StoreError):
-    """A LedgerCorrupt means that the ledger file is damaged; the message says how to continue."""
+    """The ledger file is damaged; the message says how to continue."""
 
 
 class HistoryDamaged(StoreError):
-    """A HistoryDamaged means that a part of a cluster's history cannot be read; the message says which."""
+    """A part of a cluster's history cannot be read; the message says which."""
 
 
 class LedgerLocked(StoreError):
-    """A LedgerLocked means that another process holds the ledger."""
+    """Another process holds the ledger."""
 
     retryable = True
 
 
 class StoreFull(StoreError):
-    """A StoreFull means that the disk is full or does not answer; nothing was written."""
+    """The disk is full or does not answer; nothing was written."""
 
     retryable = True
 
 
 class ProviderError(MusterError):
-    """A ProviderError is a refusal; `kind` is one of the values of `cluster.model.FailureKind`."""
+    """A refusal; `kind` is one of the values of `cluster.model.FailureKind`."""
 
     kind: ClassVar[str] = "unknown"
 
 
 class CapacityExhausted(ProviderError):
-    """A CapacityExhausted means sold out: try another type, another zone, or later."""
+    """Sold out: try another type, another zone, or later."""
 
     kind = "capacity"
     retryable = True
 
 
 class QuotaExceeded(ProviderError):
-    """A QuotaExceeded means the account's limit: a user must raise it."""
+    """The account's limit: a user must raise it."""
 
     kind = "quota"
 
 
 class Throttled(ProviderError):
-    """A Throttled means too many calls: wait and retry."""
+    """Too many calls: wait and retry."""
 
     kind = "throttled"
     retryable = True
 
 
 class ProviderDenied(ProviderError):
-    """A ProviderDenied means missing credentials or permissions: a user must act."""
+    """Missing credentials or permissions: a user must act."""
 
     kind = "permission"
 
@@ -147,25 +150,25 @@ class ProviderMisconfigured(ProviderError):
 
 
 class EngineError(MusterError):
-    """An EngineError means that what trials or nodes run on cannot be used; one line with cause and fix."""
+    """What trials or nodes run on cannot be used; one line with cause and fix."""
 
 
 class EngineMissing(EngineError):
-    """An EngineMissing means that Ray is not installed, or in a version that muster does not support."""
+    """Ray is not installed, or in a version that muster does not support."""
 
 
 class EngineUnreachable(EngineError):
-    """An EngineUnreachable means that no cluster answers at the address."""
+    """No cluster answers at the address."""
 
     retryable = True
 
 
 class EngineDenied(EngineError):
-    """An EngineDenied means that the cluster's token is missing or wrong."""
+    """The cluster's token is missing or wrong."""
 
 
 class RemoteError(MusterError):
-    """A RemoteError means that something could not be done on a machine; it says on which, and what to do."""
+    """Something could not be done on a machine; it says on which, and what to do."""
 
 
 class Unreachable(RemoteError):
@@ -175,17 +178,17 @@ class Unreachable(RemoteError):
 
 
 class KeyRefused(Unreachable):
-    """A KeyRefused means that a machine lets nobody in with this key; a new machine may not have it yet."""
+    """A machine refuses this key; a new machine may not have it yet."""
 
 
 class HostKeyChanged(Unreachable):
-    """A HostKeyChanged means that another machine, or one installed anew, answers at an address."""
+    """Another machine, or one reinstalled, answers at an address."""
 
     retryable = False
 
 
 class CommandFailed(RemoteError):
-    """A CommandFailed is a command that ended on the machine with another code than 0."""
+    """A command that ended on the machine with another code than 0."""
 
     def __init__(
         self, message: str, *, exit_code: int, last_lines: Sequence[str] = (), fix: str = ""
@@ -195,11 +198,11 @@ class CommandFailed(RemoteError):
 
 
 class ClusterError(MusterError):
-    """A ClusterError means that a cluster cannot be found, started or stopped; it says what to do."""
+    """A cluster cannot be found, started or stopped; it says what to do."""
 
 
 class TuneError(MusterError):
-    """A TuneError means that an experiment cannot continue; the message names the component and the fix.
+    """An experiment cannot continue; the message names the component and the fix.
 
     Where trials failed, `args[1]` has them, as in Ray.
     """
@@ -208,16 +211,40 @@ class TuneError(MusterError):
         return str(self.args[0]) if self.args else ""
 
 
+class CommandError(TuneError):
+    """The command of a trial cannot be used, or has failed; `exit_code` None: it was not run."""
+
+    def __init__(self, message: str, *, fix: str = "", exit_code: int | None = None) -> None:
+        self.exit_code = exit_code
+        super().__init__(message, fix=fix)
+
+
+class NeverReported(CommandError):
+    """The command of a trial ended well and never reported the metric."""
+
+
+class RankFailed(TuneError):
+    """One of the processes of a trial failed, and muster ended the others; `exit_code` < 0: by a signal."""
+
+    def __init__(self, message: str, *, rank: int = -1, exit_code: int = 0) -> None:
+        self.rank, self.exit_code = rank, exit_code
+        super().__init__(message)
+
+
 class RestoreError(TuneError):
-    """A RestoreError means that an experiment cannot be resumed from its directory."""
+    """An experiment cannot be resumed from its directory."""
 
 
 class PluginError(TuneError):
-    """A PluginError is what a user's plug-in raised, with who raised it; `as_plugin_error` makes it."""
+    """What a user's plug-in raised, with who raised it; `as_plugin_error` makes it."""
 
 
 def as_plugin_error(error: Exception, message: str) -> PluginError:
-    """Returns an error that is of the plug-in's own type too, so that its author's `except` still catches it.
+    """Return an error that is of the plug-in's own type too, so that its author's `except` still catches it.
+
+    Args:
+        error: What the plug-in raised.
+        message: The sentence that names the plug-in.
 
     Example:
         >>> isinstance(as_plugin_error(KeyError("x"), "the searcher raised KeyError"), KeyError)
@@ -235,12 +262,13 @@ def as_plugin_error(error: Exception, message: str) -> PluginError:
 
 
 T = TypeVar("T")
+_Prepare = Callable[[dict[str, Any]], dict[str, Any]]
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _classes: dict[str, type] = {}
 
 
 def public(thing: T) -> T:
-    """Marks a function, or the constructor and the public methods of a class, as called by users.
+    """Mark a function, or the constructor and the public methods of a class, as called by users.
 
     Called from muster itself they change nothing. A call with wrong arguments says what they are called.
     """
@@ -261,40 +289,56 @@ def public(thing: T) -> T:
     return thing
 
 
-def public_constructor(kind: type) -> None:
-    """Marks the constructor of a class of muster; for `__init_subclass__` of what users extend as well."""
+def public_constructor(kind: type, prepare: _Prepare | None = None) -> None:
+    """Mark the constructor of a class of muster; for `__init_subclass__` of what users extend as well.
+
+    Args:
+        kind: The class.
+        prepare: Returns the keyword arguments to call the constructor with.
+    """
     if "__init__" in vars(kind) and kind.__module__.startswith("muster."):
-        kind.__init__ = _boundary(kind.__init__)  # type: ignore[misc]  # the same signature
+        kind.__init__ = _boundary(kind.__init__, prepare)  # type: ignore[misc]  # the same signature
 
 
-def _boundary(function: Callable[..., Any]) -> Callable[..., Any]:
+def _boundary(function: Callable[..., Any], prepare: _Prepare | None = None) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the function
+        kwargs = kwargs if prepare is None else prepare(kwargs)
         try:
             return function(*args, **kwargs)
         except Exception as error:
             if not _is_ours(sys._getframe(1)):
                 before_raise(error, is_expected=_explains_call(error, function, kwargs))
-            raise  # a bare `raise` adds no frame of its own
+            raise  # a bare `raise` adds no frame
 
     return call
 
 
 def before_raise(error: BaseException, *, is_expected: bool = False) -> None:
-    """Hides frames in the `except` clause of what users call; a bare `raise` must follow."""
+    """Hide frames in the `except` clause of what users call; a bare `raise` must follow.
+
+    Args:
+        error: The error under way.
+        is_expected: Hide the frames whatever the error is.
+    """
     hide_frames(error, is_expected=is_expected)
     if sys.version_info < (3, 11):
         _set_traceback_of_raise(error)
 
 
 def hide_frames(error: BaseException, *, is_expected: bool = False) -> None:
-    """Removes muster's frames from an error and from those that led to it, unless it may be a bug."""
+    """Remove muster's frames from an error and from those that led to it, unless it may be a bug.
+
+    Args:
+        error: The error.
+        is_expected: Hide the frames whatever the error is.
+    """
     if (is_expected or _is_expected(error)) and not sys.flags.dev_mode:
         _strip_chain(error)
 
 
 def _is_expected(error: BaseException) -> bool:
-    """Returns whether muster raised an error on purpose, with a sentence, or code of the user raised it."""
+    """Return whether muster raised an error on purpose, with a sentence, or code of the user raised it."""
     entries = list(_entries(error.__traceback__))
     while entries and _is_library(entries[-1].tb_frame):
         entries.pop()
@@ -306,7 +350,7 @@ def _is_expected(error: BaseException) -> bool:
 
 
 def is_deliberate(error: BaseException) -> bool:
-    """Returns whether a `raise` statement of muster made this error, for a user to read."""
+    """Return whether a `raise` statement of muster made this error, for a user to read."""
     from opcode import opmap
 
     entries = list(_entries(error.__traceback__))
@@ -317,7 +361,7 @@ def is_deliberate(error: BaseException) -> bool:
 
 
 def _strip_chain(error: BaseException) -> None:
-    """Leaves the user's frames; an earlier error that none of them led to is not shown at all."""
+    """Leave the user's frames; an earlier error that none of them led to is not shown at all."""
     cause, context = error.__cause__, error.__context__
     error.__traceback__ = _stripped(error.__traceback__)
     if cause is not None:
@@ -330,7 +374,7 @@ def _strip_chain(error: BaseException) -> None:
 
 
 def _stripped(trace: TracebackType | None) -> TracebackType | None:
-    """Returns the frames of users, and of a library only where it is the last one's own call."""
+    """Return the frames of users, and of a library only where it is the last one's own call."""
     kept: TracebackType | None = None
     is_last = True
     for entry in reversed(list(_entries(trace))):
@@ -361,7 +405,7 @@ def _is_library(frame: FrameType) -> bool:
 
 
 def _explains_call(error: Exception, function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
-    """Returns whether the call itself was wrong, and adds what Python does not say: the parameters."""
+    """Return whether the call itself was wrong, and adds what Python does not say: the parameters."""
     trace = error.__traceback__
     if not isinstance(error, TypeError) or trace is None or trace.tb_next is not None:
         return False
@@ -392,7 +436,7 @@ def _explains_call(error: Exception, function: Callable[..., Any], kwargs: dict[
 
 
 def _set_traceback_of_raise(error: BaseException) -> None:
-    """Lets the next bare `raise` use the error's own traceback, as newer Pythons do."""
+    """Let the next bare `raise` use the error's own traceback, as newer Pythons do."""
     import ctypes
 
     api = ctypes.pythonapi

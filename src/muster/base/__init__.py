@@ -1,1 +1,1 @@
-"""Holds the pure vocabulary that every other package uses."""
+"""Hold the pure vocabulary that every other package uses."""

@@ -1,4 +1,4 @@
-"""Pickles objects of classes that the user's script defines, which other processes cannot import.
+"""Pickle objects of classes that the user's script defines, which other processes cannot import.
 
 Such a class travels by value, under its name. Where `__main__` has a class of that name, it is used: a script
 that resumes its experiment, or gets a result back, compares with the classes it knows.
@@ -20,7 +20,7 @@ _unfilled: list[type] = []  # those whose attributes have not been read yet
 
 
 def dumps(value: object, keep_out: Callable[[PickleBuffer], bool] | None = None) -> bytes:
-    """Returns a pickle, without the buffers for which `keep_out` returns False; raises as cloudpickle."""
+    """Return a pickle, without the buffers for which `keep_out` returns False; raises as cloudpickle."""
     stream = io.BytesIO()
     pickler()(stream, protocol=5, buffer_callback=keep_out).dump(value)
     return stream.getvalue()
@@ -28,7 +28,7 @@ def dumps(value: object, keep_out: Callable[[PickleBuffer], bool] | None = None)
 
 @cache
 def pickler() -> Any:  # noqa: ANN401 - a class of an untyped package
-    """Returns the class that `dumps` pickles with, which is cloudpickle's otherwise."""
+    """Return the class that `dumps` pickles with, which is cloudpickle's otherwise."""
     import cloudpickle  # type: ignore[import-untyped]
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -45,7 +45,7 @@ def pickler() -> Any:  # noqa: ANN401 - a class of an untyped package
 
 
 def adopt(script: ModuleType) -> None:
-    """Lets a script that was loaded as a module stand for `__main__`."""
+    """Let a script that was loaded as a module stand for `__main__`."""
     for value in vars(script).values():
         if isinstance(value, type | FunctionType) and value.__module__ == script.__name__:
             value.__module__ = "__main__"
@@ -53,7 +53,7 @@ def adopt(script: ModuleType) -> None:
 
 
 def _known(name: str) -> type | None:
-    """Returns the class of the script that has this name: the script's own, else what a pickle made."""
+    """Return the class of the script that has this name: the script's own, else what a pickle made."""
     for script in (sys.modules.get("__main__"), *_scripts):
         found: Any = script
         for part in name.split("."):

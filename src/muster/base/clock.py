@@ -1,4 +1,4 @@
-"""Provides time as a dependency; the only file allowed to call `time`."""
+"""Provide time as a dependency; the only file allowed to call `time`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):
-    """A Clock is what a component that must know or pass time takes."""
+    """What a component that must know or pass time takes."""
 
     def now(self) -> float:
-        """Returns the wall clock, in seconds since the epoch; it may jump."""
+        """Return the wall clock, in seconds since the epoch; it may jump."""
 
     def monotonic(self) -> float:
-        """Returns seconds since some fixed moment; never goes back."""
+        """Return seconds since some fixed moment; never goes back."""
 
     def sleep(self, seconds: float) -> None:
-        """Passes time."""
+        """Pass time."""
 
 
 class SystemClock:
-    """A SystemClock is the machine's clock; asked several times per result, so nothing is in between."""
+    """The machine's clock; asked several times per result, so nothing is in between."""
 
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
@@ -32,7 +32,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A ManualClock moves only when a test moves it; `jump` moves the wall clock alone."""
+    """Moves only when a test moves it; `jump` moves the wall clock alone."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._wall = now
@@ -63,7 +63,7 @@ class Boot(NamedTuple):
 
 
 class SteadyClock:
-    """A SteadyClock returns wall-clock readings that move only with monotonic time.
+    """Returns wall-clock readings that move only with monotonic time.
 
     Timeouts and costs must not follow a user who sets the clock, yet timestamps must mean something to users
     and survive a restart. So the clock is anchored to the wall clock once, never before `floor` (the newest
@@ -90,10 +90,10 @@ class SteadyClock:
         return self._elapsed() + self._offset
 
     def not_before(self, floor: float) -> None:
-        """Moves the readings forward, if necessary, so that none is before `floor`."""
+        """Move the readings forward, if necessary, so that none is before `floor`."""
         self._offset = max(self._offset, floor - self._elapsed())
 
 
 def ahead_s(clock: Clock) -> float:
-    """Returns by how much a clock is ahead of the wall clock, the only one that other processes know too."""
+    """Return by how much a clock is ahead of the wall clock, the only one that other processes know too."""
     return clock.now() - clock.wall.now() if isinstance(clock, SteadyClock) else 0.0

@@ -1,4 +1,4 @@
-"""Encodes records as JSON through msgspec, with a version tag; no pickle, no hand-written codec."""
+"""Encode records as JSON through msgspec, with a version tag; no pickle, no hand-written codec."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def _decode_hook(kind: type, value: Any) -> object:  # noqa: ANN401 - msgspec's 
 
 
 def to_builtins(value: object) -> Any:  # noqa: ANN401 - plain JSON data
-    """Returns plain dicts, lists and numbers, for `--json` and YAML."""
+    """Return plain dicts, lists and numbers, for `--json` and YAML."""
     return msgspec.to_builtins(value, enc_hook=_encode_hook)
 
 
 def encode(value: object) -> bytes:
-    """Returns one record as tagged JSON."""
+    """Return one record as tagged JSON."""
     return msgspec.json.encode({"v": FORMAT, "d": value}, enc_hook=_encode_hook)
 
 
 def encode_plain(value: object) -> bytes:
-    """Returns one record as plain JSON, for users and programs outside muster; any text can be written."""
+    """Return one record as plain JSON, for users and programs outside muster; any text can be written."""
     try:
         return msgspec.json.encode(value, enc_hook=_encode_hook)
     except UnicodeEncodeError:
@@ -43,7 +43,7 @@ def encode_plain(value: object) -> bytes:
 
 
 def cleaned(value: Any) -> Any:  # noqa: ANN401 - plain JSON data
-    """Returns the data with replacements for characters that no file can hold.
+    """Return the data with replacements for characters that no file can hold.
 
     Such as half of a surrogate pair, from a provider's garbled message.
     """
@@ -57,7 +57,7 @@ def cleaned(value: Any) -> Any:  # noqa: ANN401 - plain JSON data
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Reads back what `encode` wrote; ValueError names what does not fit."""
+    """Read back what `encode` wrote; ValueError names what does not fit."""
     envelope = msgspec.json.decode(data)
     if not isinstance(envelope, dict) or envelope.get("v") != FORMAT:
         raise ValueError(f"unknown record format: {data[:60]!r}")
@@ -65,5 +65,5 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def convert(value: object, kind: type[T]) -> T:
-    """Returns a typed record from plain data; ValueError carries the path."""
+    """Return a typed record from plain data; ValueError carries the path."""
     return msgspec.convert(value, type=kind, dec_hook=_decode_hook)

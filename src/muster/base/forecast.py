@@ -1,4 +1,4 @@
-"""Defines what a tuner tells the autoscaler: the trials that run, and the work that is still to come.
+"""Define what a tuner tells the autoscaler: the trials that run, and the work that is still to come.
 
 The tuner publishes a Forecast, the monitor reads it into the snapshot. Times are seconds since the epoch by
 the writer's clock, or seconds from `at`; a forecast that is not renewed within `valid_s` counts for nothing.
@@ -17,12 +17,12 @@ from muster.base.resources import Resources
 
 
 class RunningTrial(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A RunningTrial is one trial with the node that holds it, and what moving it would cost."""
+    """One trial with the node that holds it, and what moving it would cost."""
 
     trial_id: str
     node_id: NodeId
     shape: Resources  # its share of the node
-    is_movable: bool = False  # it has a checkpoint of its own, or nothing to lose
+    is_movable: bool = False  # it has its own checkpoint, or nothing to lose
     unsaved_s: float = 0.0  # seconds of work since its newest checkpoint: repeated after a move
     restart_s: float = 0.0  # from the end on one node to the first work on another
     rest_s: float | None = None  # expected until it ends; None: not known
@@ -43,7 +43,7 @@ class ComingWork(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A Forecast is everything that one experiment expects of the cluster."""
+    """Everything that one experiment expects of the cluster."""
 
     experiment: str  # its identity: one entry per experiment, the newest counts
     driver: str = ""  # the runtime's name of the program that runs it
@@ -59,7 +59,7 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def trials_by_node(forecasts: Iterable[Forecast]) -> dict[str, list[RunningTrial]]:
-    """Returns the trials that tuners have on each node."""
+    """Return the trials that tuners have on each node."""
     found: dict[str, list[RunningTrial]] = {}
     for trial in (trial for forecast in forecasts for trial in forecast.trials):
         found.setdefault(trial.node_id, []).append(trial)
@@ -67,12 +67,12 @@ def trials_by_node(forecasts: Iterable[Forecast]) -> dict[str, list[RunningTrial
 
 
 def last_of(forecast: Forecast, at: float) -> Forecast:
-    """Returns the forecast of the same experiment once it is over: nothing will come."""
+    """Return the forecast of the same experiment once it is over: nothing will come."""
     return Forecast(experiment=forecast.experiment, driver=forecast.driver, at=at, is_complete=True, done=1.0)
 
 
 def fault_of(forecast: Forecast) -> str:
-    """Returns what makes a forecast unusable, for the log; "" when it is sound."""
+    """Return what makes a forecast unusable, for the log; "" when it is sound."""
     if not forecast.experiment:
         return "it names no experiment"
     times = [forecast.at, forecast.valid_s, forecast.begun_at, forecast.done]
@@ -89,7 +89,7 @@ def fault_of(forecast: Forecast) -> str:
 
 
 def in_time_of(forecast: Forecast, shift_s: float) -> Forecast:
-    """Returns the forecast by another clock: the writer's and the reader's steady ones differ."""
+    """Return the forecast by another clock: the writer's and the reader's steady ones differ."""
     return replace(
         forecast,
         at=forecast.at + shift_s,

@@ -1,4 +1,4 @@
-"""Encodes and decodes length-prefixed frames between driver, fork server and trials: pure, no I/O.
+"""Encode and decode length-prefixed frames between driver, fork server and trials: pure, no I/O.
 
 A payload that is plain data travels by `marshal`, anything else by pickle. marshal, because both ends are the
 same interpreter, it needs no import in a new process, and unlike msgpack it keeps tuples and big integers;
@@ -25,7 +25,7 @@ Frame = tuple[int, bytes]
 
 
 class FrameKind:
-    """A FrameKind names what a frame means; plain integers, because comparing Enum members is slow."""
+    """Names what a frame means; plain integers, because comparing Enum members is slow."""
 
     INIT = 1  # to the fork server: argv and settings of the driver
     TRAINABLE = 2  # to fork server and workers: name and pickled code
@@ -53,14 +53,14 @@ class FrameKind:
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
-    """Returns one frame; ValueError when the payload cannot have a length."""
+    """Return one frame; ValueError when the payload cannot have a length."""
     if len(payload) > _MAX_PAYLOAD:
         raise ValueError(f"{len(payload)} bytes are too many for one message")
     return HEADER.pack(len(payload), kind) + payload
 
 
 def pack(value: Any, *, is_small: bool = False) -> bytes:  # noqa: ANN401 - anything plain
-    """Returns plain data as bytes, fewer but more slowly if `is_small`; ValueError when it is not plain."""
+    """Return plain data as bytes, fewer but more slowly if `is_small`; ValueError when it is not plain."""
     return marshal.dumps(value, marshal.version if is_small else _MARSHAL)
 
 
@@ -69,7 +69,7 @@ def unpack(payload: bytes) -> Any:  # noqa: ANN401 - whatever was packed
 
 
 def is_plain(value: object) -> bool:
-    """Returns whether marshal gives back exactly this: dicts, lists, tuples and scalars of the very types."""
+    """Return whether marshal restores exactly this: dicts, lists, tuples and scalars of the very types."""
     if type(value) is dict and SCALARS.issuperset(map(type, value.values())):
         return _KEYS.issuperset(map(type, value))  # the usual case, without a further call
     try:
@@ -91,7 +91,7 @@ def _is_plain(value: object) -> bool:
 
 
 def pickled(value: object) -> bytes:
-    """Pickles, by value where the code is not importable; raises what the pickler raises."""
+    """Pickle, by value where the code is not importable; raises what the pickler raises."""
     try:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         if b"__main__" not in data:
@@ -104,17 +104,17 @@ def pickled(value: object) -> bytes:
 
 
 def portable(value: object) -> Any:  # noqa: ANN401 - the value itself, or bytes
-    """Returns the value when it is plain, otherwise its pickle as bytes; `unpickle` undoes it."""
+    """Return the value when it is plain, otherwise its pickle as bytes; `unpickle` undoes it."""
     return value if is_plain(value) else pickled(value)
 
 
 def unpickle(value: Any) -> Any:  # noqa: ANN401
-    """Undoes `portable`; raises what unpickling raises."""
+    """Undo `portable`; raise what unpickling raises."""
     return pickle.loads(value) if type(value) is bytes else value
 
 
 class FrameReader:
-    """A FrameReader cuts a stream of bytes into frames."""
+    """Cuts a stream of bytes into frames."""
 
     __slots__ = ("_parts", "_size", "_wanted")
 
@@ -128,7 +128,7 @@ class FrameReader:
         return not self._parts
 
     def feed(self, data: bytes) -> Sequence[Frame]:
-        """Returns the frames that are complete now."""
+        """Return the frames that are complete now."""
         if not self._parts:
             size = len(data)
             length, kind = HEADER.unpack_from(data) if size >= _HEADER_SIZE else (_MAX_PAYLOAD, 0)

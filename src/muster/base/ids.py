@@ -1,4 +1,4 @@
-"""Defines the types of identifiers, and makes fresh ones; the only file allowed to call `uuid`."""
+"""Define the types of identifiers, and make fresh ones; the only file allowed to call `uuid`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ RequestId = NewType("RequestId", str)  # one effect handed to a port; repeats ar
 
 
 class IdSource(Protocol):
-    """An IdSource gives ids that were never given before, also by earlier processes of the same cluster."""
+    """Gives ids that were never given before, also by earlier processes of the same cluster."""
 
     def fresh(self, prefix: str) -> str: ...
 
 
 class RandomIds:
-    """A RandomIds gives ids that are unique in the world."""
+    """Gives ids that are unique in the world."""
 
     def fresh(self, prefix: str) -> str:
         return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
 class CountingIds:
-    """A CountingIds gives predictable ids to tests and the simulator; `epoch` separates restarts."""
+    """Gives predictable ids to tests and the simulator; `epoch` separates restarts."""
 
     def __init__(self, epoch: int = 0) -> None:
         self._epoch = epoch

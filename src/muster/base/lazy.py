@@ -1,4 +1,4 @@
-"""Imports the public names of a package when they are first used, so that importing it costs nothing."""
+"""Import the public names of a package when they are first used, so that importing it costs nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.errors import public
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Returns `__getattr__`, `__dir__` and `__all__` of a package, from modules and the names each defines.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, from modules and the names each defines.
 
     The table reads like import statements; the module "." stands for the package, its names for submodules.
     Submodules are found without being named, too (`tune.schedulers.X`); naming one lists it in `__all__`.

@@ -1,4 +1,4 @@
-"""Formats log lines as constant text plus key=value fields, and logs on change only."""
+"""Format log lines as constant text plus key=value fields, and logs on change only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def fields(values: Mapping[str, object]) -> str:
-    """Returns `{"a": 1, "b": "x y"}` as `a=1 b='x y'`."""
+    """Return `{"a": 1, "b": "x y"}` as `a=1 b='x y'`."""
     parts = []
     for key, value in values.items():
         text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -16,7 +16,7 @@ def fields(values: Mapping[str, object]) -> str:
 
 
 class OnChange:
-    """An OnChange logs a keyed message when its text differs from the last one under that key."""
+    """Logs a keyed message when its text differs from the last one under that key."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -28,5 +28,5 @@ class OnChange:
             self._logger.log(level, "%s", text)
 
     def forget(self, key: str) -> None:
-        """Lets the next message under this key through, even an equal one."""
+        """Let the next message under this key through, even an equal one."""
         self._last.pop(key, None)

@@ -16,7 +16,7 @@ ItemKey = tuple[tuple[str, int], ...]
 
 
 def to_units(name: str, quantity: float) -> int:
-    """Returns a quantity in 1/10000; raises ValueError for anything that is not a sane amount."""
+    """Return a quantity in 1/10000; raise ValueError for anything that is not a sane amount."""
     try:
         value = float(quantity)
     except (TypeError, ValueError, OverflowError):
@@ -28,7 +28,7 @@ def to_units(name: str, quantity: float) -> int:
 
 
 class Resources(Mapping[str, int]):
-    """A Resources maps resource names to integer units of 1/10000; hashable, compared by content."""
+    """Maps resource names to integer units of 1/10000; hashable, compared by content."""
 
     __slots__ = ("_hash", "_key", "_units")
 
@@ -39,7 +39,7 @@ class Resources(Mapping[str, int]):
 
     @classmethod
     def of(cls, quantities: Mapping[str, float] | None = None, **more: float) -> Resources:
-        """Returns resources from quantities as users write them: `Resources.of(CPU=4, memory=2**30)`."""
+        """Return resources from quantities as users write them: `Resources.of(CPU=4, memory=2**30)`."""
         merged = {**(quantities or {}), **more}
         return cls({str(name): to_units(str(name), value) for name, value in merged.items()})
 
@@ -68,21 +68,21 @@ class Resources(Mapping[str, int]):
 
     @property
     def key(self) -> ItemKey:
-        """Returns sorted (name, units) pairs: a total order and a dictionary key."""
+        """Return sorted (name, units) pairs: a total order and a dictionary key."""
         if self._key is None:
             self._key = tuple(sorted(self._units.items()))
         return self._key
 
     def units(self, name: str) -> int:
-        """Returns units of one resource, 0 when absent."""
+        """Return units of one resource, 0 when absent."""
         return self._units.get(name, 0)
 
     def to_floats(self) -> dict[str, float]:
-        """Returns quantities as users write them."""
+        """Return quantities as users write them."""
         return {name: value / SCALE for name, value in self._units.items()}
 
     def positive(self) -> Resources:
-        """Returns the resources without the zero entries."""
+        """Return the resources without the zero entries."""
         return Resources({name: value for name, value in self._units.items() if value > 0})
 
     def times(self, count: int) -> Resources:
@@ -95,7 +95,7 @@ class Resources(Mapping[str, int]):
         return Resources(merged)
 
     def minus(self, other: Resources) -> Resources:
-        """Subtracts resources that fit, as the caller has checked; implicit ones appear when first used."""
+        """Subtract resources that fit, as the caller has checked; implicit ones appear when first used."""
         left = dict(self._units)
         for name, value in other._units.items():
             if value:
@@ -103,7 +103,7 @@ class Resources(Mapping[str, int]):
         return Resources(left)
 
     def lacks(self, need: Resources) -> dict[str, int]:
-        """Returns what is missing to hold `need`, by resource; empty when it fits."""
+        """Return what is missing to hold `need`, by resource; empty when it fits."""
         missing = {}
         for name, value in need._units.items():
             have = self._units.get(name)
@@ -113,7 +113,7 @@ class Resources(Mapping[str, int]):
         return missing
 
     def holds(self, need: Resources) -> bool:
-        """Returns whether `need` fits."""
+        """Return whether `need` fits."""
         have = self._units
         for name, value in need._units.items():
             if value > have.get(name, 0) and (name in have or value > implicit_units(name)):
@@ -127,12 +127,12 @@ _IN_BYTES = frozenset({"memory", "object_store_memory"})
 
 
 def shown(name: str, quantity: float) -> str:
-    """Returns one quantity as text: `CPU: 4`, `memory: 2.5 GB`."""
+    """Return one quantity as text: `CPU: 4`, `memory: 2.5 GB`."""
     if name in _IN_BYTES and quantity >= 1e6:
         return f"{name}: {round(quantity / 1e9, 3):g} GB"
     return f"{name}: {quantity:g}"
 
 
 def implicit_units(name: str) -> int:
-    """Returns what a node that does not list this resource has of it."""
+    """Return what a node that does not list this resource has of it."""
     return SCALE if name.startswith(IMPLICIT_PREFIX) else 0

@@ -1,4 +1,4 @@
-"""Derives randomness by named stream, and bundles all nondeterminism; the only file to build a `Random`."""
+"""Derive randomness by named stream, and bundles all nondeterminism; the only file to build a `Random`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Stream = random.Random  # the type of a stream, for annotations
 
 @dataclass(frozen=True)
 class Seed:
-    """A Seed is the one number from which every stream of a run is derived.
+    """The one number from which every stream of a run is derived.
 
     Streams are independent by name, so a new consumer never shifts another's draws.
     """
@@ -33,7 +33,7 @@ class Seed:
 
 @contextmanager
 def global_generators_at(seed: int) -> Iterator[None]:
-    """Makes Python's and numpy's global generators follow `seed` inside the block.
+    """Make Python's and numpy's global generators follow `seed` inside the block.
 
     For a user's function that draws from them: with the same seed it returns the same, and afterwards the
     generators continue as if the function had not been called.

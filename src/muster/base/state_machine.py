@@ -1,4 +1,4 @@
-"""Checks transitions against a table: which state may follow which, and nothing else."""
+"""Check transitions against a table: which state may follow which, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ S = TypeVar("S", bound=Hashable)
 
 
 class StateMachine(Generic[S]):
-    """A StateMachine is a named table of allowed transitions, closed under its own states."""
+    """A named table of allowed transitions, closed under its own states."""
 
     def __init__(self, name: str, edges: Mapping[S, Iterable[S]]) -> None:
         self.name = name
@@ -26,16 +26,16 @@ class StateMachine(Generic[S]):
         return target in self.edges.get(source, ())
 
     def check(self, entity: str, source: S, target: S, story: Sequence[str] = ()) -> None:
-        """Raises InvalidTransition, with the entity's story, unless the table has this edge."""
+        """Raise InvalidTransition, with the entity's story, unless the table has this edge."""
         if not self.allows(source, target):
             raise InvalidTransition(entity, _label(source), _label(target), story)
 
     def reachable(self, source: S) -> frozenset[S]:
-        """Returns every state that can follow `source`; `source` itself only through a loop."""
+        """Return every state that can follow `source`; `source` itself only through a loop."""
         return self._reachable[source]
 
     def can_reach(self, target: S) -> frozenset[S]:
-        """Returns `target` and every state from which it can be reached."""
+        """Return `target` and every state from which it can be reached."""
         return frozenset(s for s in self.edges if s == target or target in self._reachable[s])
 
     def _closure(self, source: S) -> frozenset[S]:

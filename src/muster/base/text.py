@@ -1,4 +1,4 @@
-"""Formats durations, times, money, resources and long names for users. Pure."""
+"""Format durations, times, money, resources and long names for users. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _IN_BYTES = frozenset({"memory", "object_store_memory"})
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration in its two largest units.
+    """Return a duration in its two largest units.
 
     Example:
         >>> [duration(s) for s in (0.0042, 0.25, 42, 185, 7800, 273_600)]
@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
 
 
 def short_duration(seconds: float | None) -> str:
-    """Returns a duration as one rounded number, for narrow columns; "" for None.
+    """Return a duration as one rounded number, for narrow columns; "" for None.
 
     Example:
         >>> [short_duration(s) for s in (4, 185, 9000, 345_600, None)]
@@ -44,12 +44,12 @@ def short_duration(seconds: float | None) -> str:
 
 
 def moment(at: float) -> str:
-    """Returns the local date and time."""
+    """Return the local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def padded(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
-    """Returns the cells of a table's row, each as wide as its column; numbers are aligned right.
+    """Return the cells of a table's row, each as wide as its column; numbers are aligned right.
 
     Example:
         >>> " ".join(padded(["ab", "1"], [4, 3], [False, True]))
@@ -60,12 +60,12 @@ def padded(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -
 
 
 def clock_time(at: float) -> str:
-    """Returns the local time of day."""
+    """Return the local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def shortened(text: str, room: int) -> str:
-    """Returns at most `room` characters. Of a nested key the end is kept, of other texts both ends.
+    """Return at most `room` characters. Of a nested key the end is kept, of other texts both ends.
 
     Example:
         >>> shortened("model/encoder/hidden_size", 14), shortened("a_very_long_name_indeed", 12)
@@ -84,7 +84,7 @@ def shortened(text: str, room: int) -> str:
 
 
 def short_id(name: str, others: Iterable[str], least: int = 8) -> str:
-    """Returns the beginning of a name that begins no other, so that `muster why` knows what is meant.
+    """Return the beginning of a name that begins no other, so that `muster why` knows what is meant.
 
     Example:
         >>> short_id("4f00d1aa0042", ["4f00d1aa0043", "4f11"]), short_id("4f00d1aa0042", ["4f11"])
@@ -98,12 +98,12 @@ def short_id(name: str, others: Iterable[str], least: int = 8) -> str:
 
 
 def decimal(number: float) -> str:
-    """Returns up to four decimals, without zeros at the end."""
+    """Return up to four decimals, without zeros at the end."""
     return f"{number:,.4f}".rstrip("0").rstrip(".")
 
 
 def money(amount: float) -> str:
-    """Returns dollars with two decimals, or up to four where cents would hide a small price."""
+    """Return dollars with two decimals, or up to four where cents would hide a small price."""
     if abs(amount) >= 100:
         return f"${amount:,.2f}"
     short, exact = f"{amount:,.2f}", decimal(amount)
@@ -111,7 +111,7 @@ def money(amount: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Returns a number with its noun.
+    """Return a number with its noun.
 
     Example:
         >>> counted(1, "machine"), counted(2, "machine")
@@ -121,7 +121,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def is_internal(resource: str) -> bool:
-    """Returns whether Ray has made up the resource, for nodes, placement groups or kinds of accelerators.
+    """Return whether Ray has made up the resource, for nodes, placement groups or kinds of accelerators.
 
     Example:
         >>> [is_internal(name) for name in ("CPU", "node:10.0.0.1", "CPU_group_0_4f", "bundle_group_4f")]
@@ -131,7 +131,7 @@ def is_internal(resource: str) -> bool:
 
 
 def used_of(used: Mapping[str, float], total: Mapping[str, float], names: tuple[str, ...]) -> str:
-    """Returns the use of each named resource.
+    """Return the use of each named resource.
 
     Example:
         >>> used_of({"CPU": 1}, {"CPU": 2, "memory": 2e9}, ("CPU", "memory"))
@@ -149,7 +149,7 @@ def used_of(used: Mapping[str, float], total: Mapping[str, float], names: tuple[
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns a question that names the nearest known word; "" when none is near.
+    """Return a question that names the nearest known word; "" when none is near.
 
     Example:
         >>> did_you_mean("los", ["loss", "accuracy"]), did_you_mean("x", ["loss"])

@@ -1,4 +1,4 @@
-"""Calls code of others, and shows what it returned or raised, whatever that is; knows classes of Ray Tune.
+"""Call code of others, and show what it returned or raised, whatever that is; knows classes of Ray Tune.
 
 A provider or a client library may raise SystemExit or CancelledError, and its errors and values may fail to
 show themselves. None of that may end a loop, or be blamed on somebody else. The ports are called through it.
@@ -6,19 +6,20 @@ show themselves. None of that may end a loop, or be blamed on somebody else. The
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 MAX_SHOWN = 100
 
 
 class ForeignExit(Exception):
-    """A ForeignExit stands for a SystemExit, a CancelledError or the like that code of others has raised."""
+    """Stands for a SystemExit, a CancelledError or the like that code of others has raised."""
 
 
 def call_safely(call: Callable[[], T]) -> T:
-    """Returns what the call returns; whatever it raises is an Exception, except a user's Ctrl-C."""
+    """Return what the call returns; whatever it raises is an Exception, except a user's Ctrl-C."""
     try:
         return call()
     except (Exception, KeyboardInterrupt):
@@ -28,12 +29,12 @@ def call_safely(call: Callable[[], T]) -> T:
 
 
 def error_text(error: BaseException) -> str:
-    """Returns `Type: message`, also of an error whose own message cannot be made."""
+    """Return `Type: message`, also of an error whose own message cannot be made."""
     return f"{type(error).__name__}: {message_text(error)}" if type(error) is not ForeignExit else str(error)
 
 
 def message_text(error: BaseException) -> str:
-    """Returns the message of an error; one that cannot be made is described."""
+    """Return the message of an error; one that cannot be made is described."""
     try:
         return call_safely(lambda: str(error))
     except Exception as broken:  # noqa: BLE001 - shown is what is known
@@ -41,7 +42,7 @@ def message_text(error: BaseException) -> str:
 
 
 def describe(value: object) -> str:
-    """Returns the beginning of a value's repr; of a value without a usable one, its type."""
+    """Return the beginning of a value's repr; of a value without a usable one, its type."""
     try:
         return call_safely(lambda: repr(value))[:MAX_SHOWN]
     except Exception as broken:  # noqa: BLE001 - shown is what is known
@@ -49,7 +50,7 @@ def describe(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """Returns a text as it is and other values by their repr, without characters that no file can hold."""
+    """Return a text as it is and other values by their repr, without characters that no file can hold."""
     try:
         text = value if type(value) is str else call_safely(lambda: repr(value))
     except Exception:  # noqa: BLE001 - shown is what is known
@@ -58,7 +59,7 @@ def text_of(value: object) -> str:
 
 
 def type_text(value: object) -> str:
-    """Returns the type of a value with its article: `an int`, `a dict`."""
+    """Return the type of a value with its article: `an int`, `a dict`."""
     name = type(value).__name__
     return f"a{'n' if name[0] in 'aeioAEIO' else ''} {name}"
 
@@ -67,7 +68,7 @@ _RAYS = ("ray.tune.", "ray.train.", "ray.air.")
 
 
 def ray_object_hint(value: object, prefixes: tuple[str, ...] = _RAYS) -> str:
-    """Returns what to do about an object, or a class, of Ray Tune where one of ours is needed; "" for others.
+    """Return what to do about an object, or a class, of Ray Tune where one of ours is needed; "" for others.
 
     Scripts that are changed from one to the other import some names from the wrong one.
     """
@@ -78,3 +79,14 @@ def ray_object_hint(value: object, prefixes: tuple[str, ...] = _RAYS) -> str:
             what = f"{name} is" if each is kind else f"{name} extends {whose}, which is"
             return f"{what} Ray's own: import {whose} from muster (`muster compat SCRIPT` shows where)"
     return ""
+
+
+def is_standin(module: object) -> bool:
+    """Return whether a module named `ray` is muster's (`muster.as_ray`), not Ray."""
+    return getattr(module, "__commit__", None) == "muster"
+
+
+def real_ray() -> Any:  # noqa: ANN401 - a module
+    """Return the Ray that this process has imported; None where it has none, or muster answers for it."""
+    ray = sys.modules.get("ray")
+    return None if is_standin(ray) else ray

@@ -1,1 +1,1 @@
-"""Implements the `muster` command: files and options in, tables or JSON out, no decisions of its own."""
+"""Implement the `muster` command: files and options in, tables or JSON out, no decisions here."""

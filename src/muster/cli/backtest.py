@@ -1,4 +1,4 @@
-"""Implements `muster backtest`: reads the options, replays the history, shows what it came to."""
+"""Implement `muster backtest`: reads the options, replays the history, shows what it came to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _EPILOG = """\b
 Examples:
   muster backtest laptop                         the history of the cluster "laptop"
-  muster backtest ~/.muster/clusters/laptop/history --cluster other.yaml
+  muster backtest ~/.muster/clusters/laptop/history --cluster-file other.yaml
   muster backtest laptop --objective cost --objective utilization --idle-timeout 1
   muster backtest laptop --prices prices.csv --market spot --spot spot.json --plot costs.png
 
@@ -47,7 +47,7 @@ Exit codes:
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("trace", metavar="TRACE")
 @click.option(
-    "--cluster",
+    "--cluster-file",
     "clusters",
     type=click.Path(path_type=Path),
     multiple=True,
@@ -104,7 +104,7 @@ def backtest(trace: str, as_json: bool, plot: Path | None, **given: Any) -> None
     """Replay the history of a cluster with other settings, and compare costs.
 
     TRACE is the name of a cluster, its directory `history`, or a file in it. The same controller runs against
-    the demand of then, under the recorded settings and under every combination of those given here.
+    the recorded demand, with the recorded settings and with every combination of the options below.
     """
     figure = None if plot is None else new_figure(11, 4.6)  # fails before anything is replayed
     report = _report(history_place(trace), ReplayOptions(**given))
@@ -125,7 +125,7 @@ def backtest(trace: str, as_json: bool, plot: Path | None, **given: Any) -> None
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """ReplayOptions are the options of the command that say what is replayed, as given."""
+    """The options of the command that say what is replayed, as given."""
 
     clusters: tuple[Path, ...]
     prices: Path | None
@@ -157,7 +157,7 @@ def _report(place: Path, given: ReplayOptions) -> BacktestReport:
 
 
 def history_place(trace: str) -> Path:
-    """Returns the files of a history: those at the path, else those of the cluster with this name."""
+    """Return the files of a history: those at the path, else those of the cluster with this name."""
     path = Path(trace).expanduser()
     if path.exists():
         return path
@@ -177,7 +177,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 
 
 def backtest_page(report: BacktestReport, width: int) -> Iterator[RenderableType]:
-    """Yields the page, top to bottom."""
+    """Yield the page, top to bottom."""
     length = duration(report.until - report.since)
     yield Text.assemble((f"{length} of {report.cluster}", HEADING), (f"  from {moment(report.since)}", QUIET))
     frame = PageSize(width=width, others=100)
@@ -195,7 +195,7 @@ def backtest_page(report: BacktestReport, width: int) -> Iterator[RenderableType
 _EXPLAINED = (
     "Medians, in brackets the spread over the starts. cost: within the recorded time, and in % of what was "
     "recorded; late: to finish the rest afterwards; done: requests done by then; again: requests that "
-    "had to start again; bought: machines."
+    "had to start again; launched: machines."
 )
 
 
@@ -212,13 +212,13 @@ def _costs(report: BacktestReport) -> TableGrid:
 
 
 def _service(report: BacktestReport) -> TableGrid:
-    grid, recorded = TableGrid("~variant", ">p50", ">p95", ">again", ">bought"), report.recorded
+    grid, recorded = TableGrid("~variant", ">p50", ">p95", ">again", ">launched"), report.recorded
     waits = short_duration(recorded.wait_p50_s), short_duration(recorded.wait_p95_s)
     grid.add("recorded", *waits, str(recorded.interruptions), str(recorded.machines))
     for each in report.variants:
-        again, bought = _spread(each.interruptions, _whole), _spread(each.machines, _whole)
+        again, launched = _spread(each.interruptions, _whole), _spread(each.machines, _whole)
         waits = _spread(each.wait_p50_s, short_duration), _spread(each.wait_p95_s, short_duration)
-        grid.add(each.name, *waits, again, bought)
+        grid.add(each.name, *waits, again, launched)
     return grid
 
 

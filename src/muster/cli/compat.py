@@ -1,4 +1,4 @@
-"""Implements `muster compat`: what a Ray Tune script uses that muster lacks, and the change of its imports.
+"""Implement `muster compat`: what a Ray Tune script uses that muster lacks, and the change of its imports.
 
 What muster has is found by importing its modules: there is no list to keep. Scripts are read, never run.
 """
@@ -15,6 +15,7 @@ import pkgutil
 import re
 import shutil
 import tokenize
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -24,10 +25,13 @@ from typing import NamedTuple
 
 import click
 
+from muster.cli.compat_library import show_library
+from muster.cli.compat_older import call_edits, chain_edits, older_advice, todays_module
 from muster.cli.console import emit
 from muster.errors import MusterError
 from muster.host.atomic_write import atomic_write
 from muster.tune.analysis.ray_results import convert
+from muster.tune.older import RUN_ARGUMENTS
 
 ROOTS = ("muster.tune", "muster.air", "muster.train")  # everything else of Ray stays as it is
 REFUSED = {  # parameters that muster has in order to refuse them, and what to use instead
@@ -45,7 +49,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 class CompatFinding(NamedTuple):
-    """A CompatFinding is one name that a script uses and muster lacks; `is_core`: Ray itself has it."""
+    """One name that a script uses and muster lacks; `is_core`: Ray itself has it."""
 
     line: int
     name: str
@@ -54,7 +58,7 @@ class CompatFinding(NamedTuple):
 
 
 class ScriptReport(NamedTuple):
-    """A ScriptReport is the outcome for one script; `after` is its text with the imports changed."""
+    """The outcome for one script; `after` is its text with the imports changed."""
 
     path: Path
     before: str
@@ -78,13 +82,19 @@ class _Lookup(NamedTuple):
 
 
 def rewritten(source: str) -> str:
-    """Returns the text of a script with its imports of Ray Tune changed to ours."""
+    """Return the text of a script with its imports of Ray Tune changed to ours."""
     return _Script(source).after()
 
 
 @cache
 def _look_up(dotted: str) -> _Lookup:
-    """Returns what muster has for a dotted name; attributes of functions are not followed."""
+    """Return what muster has for a dotted name; attributes of functions are not followed."""
+    with warnings.catch_warnings():  # names of older versions
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _followed(dotted)
+
+
+def _followed(dotted: str) -> _Lookup:
     parts = _as_ours(dotted).split(".")
     value: object = importlib.import_module(parts[0])
     module = parts[0]
@@ -103,7 +113,7 @@ def _look_up(dotted: str) -> _Lookup:
 
 
 def _member(module: ModuleType, name: str) -> object:
-    """Raises AttributeError when there is no such name, ImportError when its module refuses the import."""
+    """Raise AttributeError when there is no such name, ImportError when its module refuses the import."""
     try:
         return getattr(module, name)
     except AttributeError:
@@ -129,7 +139,7 @@ def _advice(dotted: str, module: str, name: str) -> str:
 
 @cache
 def _public_modules() -> tuple[str, ...]:
-    """Returns the modules that scripts import from; ones that need a library that is missing are left out."""
+    """Return the modules that scripts import from; ones that need a library that is missing are left out."""
     import muster
 
     found = (
@@ -140,7 +150,7 @@ def _public_modules() -> tuple[str, ...]:
 
 @cache
 def _public_names(module: str) -> frozenset[str]:
-    """Returns the names a module exports, or the classes and functions that it defines."""
+    """Return the names a module exports, or the classes and functions that it defines."""
     try:
         loaded = importlib.import_module(module)
     except ImportError:
@@ -169,7 +179,7 @@ def _is_below_train(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 class _Script:
-    """A _Script is one source: its bindings of Ray's names, what they lack here, and edits of the text."""
+    """One source: its bindings of Ray's names, what they lack here, and edits of the text."""
 
     def __init__(self, source: str) -> None:
         self._data = source.encode()
@@ -198,7 +208,7 @@ class _Script:
                 self._note_core("ray", node)
 
     def after(self) -> str:
-        """Returns the text with all edits made."""
+        """Return the text with all edits made."""
         data = self._data
         for edit in sorted(self._edits, reverse=True):
             data = data[: edit.start] + edit.text.encode() + data[edit.end :]
@@ -220,25 +230,29 @@ class _Script:
                 self._bound[alias.asname or alias.name] = dotted
 
     def _note_core(self, dotted: str, node: ast.stmt | ast.expr) -> None:
-        """Notes the first use of each name of Ray itself."""
+        """Note the first use of each name of Ray itself."""
         name = ".".join(dotted.split(".")[:2])
         if name not in (finding.name for finding in self.findings):
             advice = RAY_CORE.get(name, "it belongs to Ray itself, and stays imported from there")
             self.findings.append(CompatFinding(node.lineno, name, advice, is_core=True))
 
     def _lack(self, dotted: str, node: ast.stmt | ast.expr) -> bool:
-        """Notes a name that muster lacks; `*` stands for its module."""
-        problem = _look_up(dotted.removesuffix(".*")).problem
+        """Note a name that muster lacks; `*` stands for its module."""
+        problem = _look_up(dotted.removesuffix(".*")).problem or older_advice(dotted)
         if problem:
             self.findings.append(CompatFinding(node.lineno, dotted, problem))
         return bool(problem)
 
     def _follow_chains(self) -> tuple[set[str], bool]:
-        """Checks `tune.search.X` and changes `ray.tune.X`.
+        """Check `tune.search.X` and changes `ray.tune.X`.
 
         Returns the modules that such chains need, and whether Ray itself is still used.
         """
         chains = [node for node in ast.walk(self._tree) if isinstance(node, ast.Attribute)]
+        for node in chains:
+            root, dotted = self._dotted(node)
+            edits = () if root is None else chain_edits(node, dotted, self._range(node)[1])
+            self._edits += itertools.starmap(_Edit, edits)
         inner = {id(node.value) for node in chains}
         needed: set[str] = set()
         ray_is_used = False
@@ -258,7 +272,7 @@ class _Script:
         return needed, ray_is_used
 
     def _dotted(self, node: ast.expr) -> tuple[ast.Name | None, str]:
-        """Returns the name a chain of attributes starts with, and Ray's name for the whole chain."""
+        """Return the name a chain of attributes starts with, and Ray's name for the whole chain."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -275,17 +289,18 @@ class _Script:
         if all(moves):  # only one word changes: comments and line breaks inside stay
             start, end = self._range(node)
             text = self._data[start:end].decode()
-            self._edits.append(_Edit(start, end, re.sub(r"^(from\s+)ray\b", r"\1muster", text)))
+            home = todays_module(_as_ours(str(node.module)))
+            self._edits.append(_Edit(start, end, re.sub(r"^(from\s+)[\w.]+", rf"\g<1>{home}", text)))
             return
         ours = ", ".join(ast.unparse(a) for a, is_ours in zip(node.names, moves, strict=True) if is_ours)
         theirs = ", ".join(
             ast.unparse(a) for a, is_ours in zip(node.names, moves, strict=True) if not is_ours
         )
-        module = "muster" + str(node.module).removeprefix("ray")
+        module = todays_module("muster" + str(node.module).removeprefix("ray"))
         self._replace(node, [f"from {module} import {ours}", f"from {node.module} import {theirs}"])
 
     def _change_import(self, node: ast.Import, added: set[str], ray_is_used: bool) -> None:
-        """Changes `import ray.tune`; what chains need besides is added to the first import of Ray."""
+        """Change `import ray.tune`; what chains need besides is added to the first import of Ray."""
         lines, binds_ray = [], False
         for alias in node.names:
             if alias.name.startswith("muster") or not self._moves(alias.name):
@@ -317,13 +332,15 @@ class _Script:
         return self._is_ours(dotted) and not _look_up(dotted.removesuffix(".*")).problem
 
     def _check_keywords(self) -> None:
-        """Notes arguments by name that our function or class does not take."""
+        """Note arguments by name that our function or class does not take."""
         for node in ast.walk(self._tree):
             if not isinstance(node, ast.Call):
                 continue
             root, dotted = self._dotted(node.func)
             if root is None or not self._moves(dotted):
                 continue
+            edits = call_edits(node, dotted.rpartition(".")[2], self._range, self._keyword_start)
+            self._edits += itertools.starmap(_Edit, edits)
             for keyword in node.keywords:
                 advice = keyword.arg and _keyword_advice(dotted, keyword.arg)
                 is_none = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
@@ -335,8 +352,11 @@ class _Script:
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
         return (self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column)
 
+    def _keyword_start(self, keyword: ast.keyword) -> int:
+        return self._starts[keyword.lineno - 1] + keyword.col_offset
+
     def _replace(self, node: ast.stmt, statements: list[str]) -> None:
-        """Puts statements in the place of one: below each other, or on its line when it shares it."""
+        """Put statements in the place of one: below each other, or on its line when it shares it."""
         start, end = self._range(node)
         before = self._data[self._starts[node.lineno - 1] : start].decode()
         behind = self._data[end : self._starts[node.end_lineno or node.lineno]].decode().strip()
@@ -345,14 +365,16 @@ class _Script:
 
 
 def _keyword_advice(dotted: str, keyword: str) -> str:
-    """Returns what to do about an argument by name that muster refuses; "" for one that it takes."""
+    """Return what to do about an argument by name that muster refuses; "" for one that it takes."""
     name = dotted.rpartition(".")[2]
     if keyword in REFUSED:
         return f"{name} takes no {keyword!r} any more: {REFUSED[keyword]}"
+    if name == "report" and keyword not in ("checkpoint", "metrics"):
+        return f"pass a dict: report({{{keyword!r}: ...}})"
+    if name == "run" and keyword in RUN_ARGUMENTS:
+        return f"run takes no {keyword!r} any more: {RUN_ARGUMENTS[keyword]}"
     if _takes(_look_up(dotted).value, keyword):
         return ""
-    if name == "report":
-        return f"pass a dict: report({{{keyword!r}: ...}})"
     return f"{name} takes no {keyword!r} here: take it out"
 
 
@@ -365,7 +387,7 @@ def _takes(function: object, keyword: str) -> bool:
 
 
 def examine(path: Path) -> ScriptReport:
-    """Reads one script; what is not Python becomes a finding. Raises MusterError for an unreadable file."""
+    """Read one script; what is not Python becomes a finding. Raises MusterError for an unreadable file."""
     try:
         data = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -381,7 +403,7 @@ def examine(path: Path) -> ScriptReport:
 
 
 def scripts_in(path: Path) -> Iterator[Path]:
-    """Yields the file, or the Python files below a folder; hidden folders and ones of tools are left out."""
+    """Yield the file, or the Python files below a folder; hidden folders and ones of tools are left out."""
     if not path.is_dir():
         yield path
         return
@@ -392,7 +414,7 @@ def scripts_in(path: Path) -> Iterator[Path]:
 
 
 def write(report: ScriptReport) -> Path:
-    """Keeps the script as `NAME.bak` (`.bak2`, ...: no backup is replaced) and writes the new text."""
+    """Keep the script as `NAME.bak` (`.bak2`, ...: no backup is replaced) and writes the new text."""
     names = (f"{report.path.name}.bak{'' if number == 1 else number}" for number in itertools.count(1))
     backup = next(each for each in map(report.path.with_name, names) if not each.exists())
     shutil.copy2(report.path, backup)
@@ -409,6 +431,7 @@ is used and not installed; 2 bad input.
 Examples:
   muster compat train.py
   muster compat experiments/ --write
+  muster compat --library lenskit
   muster compat --experiment ~/ray_results/train_2026-11-16_02-10-00
 """
 
@@ -419,9 +442,17 @@ Examples:
     "--write", "is_writing", is_flag=True, help="Change the imports, show the diff and keep NAME.bak."
 )
 @click.option("--experiment", type=_DIRECTORY, help="Convert a Ray Tune experiment to a muster experiment.")
+@click.option("--library", help="List what an installed library uses of Ray and muster lacks.")
 @click.option("-o", "--output", type=_DIRECTORY, help="Directory to write. Default: DIRECTORY-muster.")
 @click.pass_context
-def compat(ctx: click.Context, /, paths: tuple[Path, ...], is_writing: bool, **given: Path | None) -> None:
+def compat(
+    ctx: click.Context,
+    /,
+    paths: tuple[Path, ...],
+    is_writing: bool,
+    library: str | None,
+    **given: Path | None,
+) -> None:
     """Port Ray Tune scripts to muster: change their imports and list what muster lacks.
 
     Imports of ray.tune, ray.air and ray.train become imports of muster; the rest of Ray
@@ -430,10 +461,15 @@ def compat(ctx: click.Context, /, paths: tuple[Path, ...], is_writing: bool, **g
 
     --experiment copies the results and checkpoints of a Ray Tune experiment, so that
     muster tune, ExperimentAnalysis and searchers can read them. It opens no pickles.
+
+    --library NAME lists the names of Ray that an installed library uses and that it would
+    not find under `muster as-ray`.
     """
     source = given["experiment"]
-    if not paths and source is None:
-        raise click.UsageError("name a script, a folder, or --experiment DIRECTORY")
+    if not paths and source is None and library is None:
+        raise click.UsageError("name a script, a folder, --experiment DIRECTORY or --library NAME")
+    if library is not None:
+        ctx.exit(show_library(library))
     if source is not None:
         target = given["output"] or source.with_name(f"{source.resolve().name}-muster")
         emit(f"{target}: {convert(source, target)} trials of {source}".encode())

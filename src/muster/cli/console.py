@@ -1,4 +1,4 @@
-"""Prints to the terminal; no other module of the CLI does."""
+"""Print to the terminal; no other module of the CLI does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE_WIDTH = 160  # rows of many columns do
 
 
 def console(max_width: int = MAX_WIDTH) -> Console:
-    """Returns a console with colours and the terminal's width, or plain text of COLUMNS (80) elsewhere."""
+    """Return a console with colours and the terminal's width, or plain text of COLUMNS (80) elsewhere."""
     probe = Console(highlight=False, soft_wrap=False)
     asked = os.environ.get("COLUMNS", "")
     width = int(asked) if asked.isdecimal() and int(asked) else PLAIN_WIDTH
@@ -34,30 +34,30 @@ def console(max_width: int = MAX_WIDTH) -> Console:
 
 
 def show(*parts: RenderableType) -> None:
-    """Prints renderables, one below the other."""
+    """Print renderables, one below the other."""
     page = console()
     for part in parts:
         page.print(part)
 
 
 def more_line(hidden: int) -> Iterator[Text]:
-    """Yields a line with the number of hidden rows, if there are any."""
+    """Yield a line with the number of hidden rows, if there are any."""
     if hidden > 0:
         yield Text(f"  ... and {hidden:,} more; --json has them all", style=QUIET)
 
 
 def emit(data: bytes) -> None:
-    """Writes machine-readable output as it is, with a final newline."""
+    """Write machine-readable output as it is, with a final newline."""
     sys.stdout.write(data.decode("utf-8") + "\n")
 
 
 def remark(message: str) -> None:
-    """Prints a note on the error stream, so that it does not end up in a file or a pipe."""
+    """Print a note on the error stream, so that it does not end up in a file or a pipe."""
     sys.stderr.write(f"{message}\n")
 
 
 class ProgressLine:
-    """A ProgressLine shows on the error stream what long work does now.
+    """Shows on the error stream what long work does now.
 
     On a terminal it is one line that changes; elsewhere there is a line for each part of the work, which is
     the text before a colon.
@@ -88,20 +88,20 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 
 def has_colours() -> bool:
-    """Returns whether the output is a terminal that shows colours."""
+    """Return whether the output is a terminal that shows colours."""
     probe = Console()
     return probe.is_terminal and not probe.no_color
 
 
 def complain(message: str) -> None:
-    """Prints one error on the error stream; lines are never wrapped, so that they can be searched."""
+    """Print one error on the error stream; lines are never wrapped, so that they can be searched."""
     page = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
     page.print("error: ", style="bold red", end="")
     page.print(message)
 
 
 def confirm(question: str, *, default: bool = True, err: bool = False) -> None:
-    """Raises Abort when the user says no, and ClusterError when there is nobody to ask.
+    """Raise Abort when the user says no, and ClusterError when there is nobody to ask.
 
     With `err` the question goes to the error stream, for commands whose output is read by programs.
     """
@@ -112,14 +112,12 @@ def confirm(question: str, *, default: bool = True, err: bool = False) -> None:
         if sys.stdin.isatty():
             raise
         click.echo(err=err)  # the question has no end of line
-        raise ClusterError(
-            "nobody answered, and there is no terminal to ask on", fix="-y confirms in advance"
-        ) from None
+        raise ClusterError("confirmation required, but stdin is not a terminal", fix="pass -y") from None
     raise click.Abort
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Returns an empty picture, in inches. Raises ConfigError without matplotlib."""
+    """Return an empty picture, in inches. Raises ConfigError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -131,7 +129,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Writes a picture. Raises ConfigError where it cannot be written, or its name has no known ending."""
+    """Write a picture. Raises ConfigError where it cannot be written, or its name has no known ending."""
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Implements `muster dashboard` and `muster dashboard export`; `muster.page` is the server and the page."""
+"""Implement `muster dashboard` and `muster dashboard export`; `muster.page` is the server and the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.cli.console import remark
 from muster.cli.why import answer, find_subject, known_of
 from muster.errors import ClusterError, StoreError
 from muster.host.processes import identify
-from muster.page.catalog import Catalog
+from muster.page.catalog import Catalog, has_experiments
 from muster.page.cluster_source import ClusterSource, LedgerSource
 from muster.stores.experiment.reader import is_experiment
 from muster.stores.history.past import HistoryFollower
@@ -25,6 +25,7 @@ _EPILOG = """\b
 Examples:
   muster dashboard                                every experiment and cluster of this user
   muster dashboard ~/ray_results/my_experiment    one experiment, running or finished
+  muster dashboard ~/ray_results                  every experiment below a directory
   muster dashboard s3://bucket/my_experiment      an experiment in remote storage
   muster dashboard --cluster laptop               a cluster, running or stopped
   muster dashboard export my_experiment -o report.html
@@ -53,7 +54,7 @@ def dashboard() -> None:
     """
 
 
-@dashboard.command("open", context_settings={"max_content_width": 88})
+@dashboard.command("open", epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("paths", nargs=-1, metavar="[PATH|URL]...")
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Show this cluster; repeatable.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 chooses a free one.")
@@ -61,7 +62,7 @@ def dashboard() -> None:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on; others reach any but the default.",
+    help="Address to listen on. Other computers can reach any but the default.",
 )
 @click.option(
     "--allow-host", "names", multiple=True, metavar="NAME", help="Accept requests for this host name too."
@@ -71,6 +72,12 @@ def dashboard() -> None:
     "--token-file", "show_token_file", is_flag=True, help="Print the path of the token file and exit."
 )
 @click.option("--until", "until_pid", type=int, metavar="PID", help="Exit when this process exits.")
+@click.option(
+    "--allow-actions",
+    "actions",
+    is_flag=True,
+    help="Allow the dashboard to stop trials and experiments, and to change their limits.",
+)
 def open_page(  # noqa: PLR0913, PLR0917 - one per option
     paths: tuple[str, ...],
     clusters: tuple[str, ...],
@@ -80,6 +87,7 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
     browser: bool,
     show_token_file: bool,
     until_pid: int | None,
+    actions: bool,
 ) -> None:
     """Serve the dashboard until Ctrl-C."""
     _check_installed()
@@ -105,14 +113,15 @@ def open_page(  # noqa: PLR0913, PLR0917 - one per option
             click.launch(full)
 
     until = None if until_pid is None else identify(until_pid)
-    serve(catalog, address, clock=SystemClock(), opened=opened, until=until)
+    serve(catalog, address, clock=SystemClock(), opened=opened, until=until, actions=actions)
 
 
-@dashboard.command("export", context_settings={"max_content_width": 88})
+@dashboard.command("export", epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("path")
 @click.option("-o", "--output", required=True, metavar="FILE", help="File to write.")
 @click.option("--cluster", metavar="NAME", help="Include this cluster.")
-def export_page(path: str, output: str, cluster: str | None) -> None:
+@click.option("--show-secrets", is_flag=True, help="Include values of parameters named like secrets.")
+def export_page(path: str, output: str, cluster: str | None, show_secrets: bool) -> None:
     """Write an experiment to one HTML file that opens without a server."""
     _check_installed()
     from muster.page.export import write_report
@@ -121,7 +130,7 @@ def export_page(path: str, output: str, cluster: str | None) -> None:
     if not target.parent.is_dir():
         raise StoreError(f"-o {output}: the directory does not exist", fix=f"create {target.parent} first")
     catalog = catalog_of((path,), (cluster,) if cluster else ())
-    size = write_report(catalog, target)
+    size = write_report(catalog, target, masks=not show_secrets)
     click.echo(f"{target} ({size / 1e6:.1f} MB)")
 
 
@@ -131,11 +140,13 @@ def catalog_of(paths: Sequence[str], clusters: Sequence[str]) -> Catalog:
     Raises:
         MusterError: A named experiment or cluster does not exist.
     """
-    for path in paths:
-        _check_path(path)
-    roots = () if paths or clusters else (DEFAULT_STORAGE_PATH,)
+    experiments, roots = (
+        [path for path in paths if _is_single(path)],
+        [path for path in paths if not _is_single(path)],
+    )
+    roots = roots if paths or clusters else [DEFAULT_STORAGE_PATH]
     find = _clusters_of(clusters, is_all=not paths)
-    return Catalog(clock=SystemClock(), experiments=paths, roots=roots, clusters=find)
+    return Catalog(clock=SystemClock(), experiments=experiments, roots=roots, clusters=find)
 
 
 def _clusters_of(names: Sequence[str], *, is_all: bool) -> Callable[[], list[ClusterSource]]:
@@ -160,8 +171,8 @@ def _source(cluster: KnownCluster, followers: dict[Path, HistoryFollower]) -> Cl
 
 def _fragment(catalog: Catalog, paths: Sequence[str], clusters: Sequence[str]) -> str:
     """Return the part of the dashboard to open, as a query value."""
-    if len(paths) + len(clusters) == 0 or len(paths) > 1 or len(clusters) > 1:
-        return ""
+    if len(clusters) > 1 or (paths and len(catalog.experiments) != 1):
+        return ""  # the list
     from urllib.parse import quote
 
     listed = catalog.keys()
@@ -169,14 +180,16 @@ def _fragment(catalog: Catalog, paths: Sequence[str], clusters: Sequence[str]) -
     return quote("&".join(parts), safe="")
 
 
-def _check_path(path: str) -> None:
-    if "://" in path and not path.startswith("file://"):
-        return  # checked when it is copied
+def _is_single(path: str) -> bool:
+    """Return whether a path is one experiment or a URL, which the catalog looks at; False: it holds some."""
     place = os.path.expanduser(path.removeprefix("file://"))
-    if not is_experiment(place):
+    if "://" in place or is_experiment(place):
+        return True
+    if not has_experiments(place):
         from muster.cli.tune.experiment import not_an_experiment  # expensive import, rarely needed
 
         raise not_an_experiment(place)
+    return False
 
 
 def _check_installed() -> None:

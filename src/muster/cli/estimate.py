@@ -1,4 +1,4 @@
-"""Implements `muster estimate`: cost and duration of a script's experiment on a cluster, before it runs."""
+"""Implement `muster estimate`: cost and duration of a script's experiment on a cluster, before it runs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option(
-    "--cluster",
-    "cluster_file",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Cluster file with prices.",
+    "--cluster-file", required=True, type=click.Path(path_type=Path), help="Cluster file with prices."
 )
 @click.option(
     "--minutes",
@@ -39,9 +35,7 @@ if TYPE_CHECKING:
     help="Minutes to run trials on this computer to measure step times.",
 )
 @click.option(
-    "--step-s",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds per step; no trial runs.",
+    "--step-s", type=click.FloatRange(min=0, min_open=True), help="Seconds per step; no trial runs."
 )
 @click.option(
     "--starts", type=click.IntRange(min=1), default=10, show_default=True, help="Simulated runs per variant."
@@ -78,9 +72,9 @@ def estimate(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: A
 
     \b
     Examples:
-      muster estimate train.py --cluster cluster.yaml
-      muster estimate train.py --cluster cluster.yaml --step-s 40 --plot cost.png
-      muster estimate train.py --cluster cluster.yaml --history laptop --like results/search
+      muster estimate train.py --cluster-file cluster.yaml
+      muster estimate train.py --cluster-file cluster.yaml --step-s 40 --plot cost.png
+      muster estimate train.py --cluster-file cluster.yaml --history laptop --like results/search
 
     Exit codes: 0 success; 2 bad input.
     """
@@ -148,7 +142,7 @@ def _page(found: Quote) -> Iterator[RenderableType]:
 
 
 def draw(found: Quote, path: Path) -> None:
-    """Draws cost against time to a file, a point with its interval for each variant."""
+    """Draw cost against time to a file, a point with its interval for each variant."""
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
     for line in found.lines:

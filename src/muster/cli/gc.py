@@ -1,4 +1,4 @@
-"""Implements `muster gc`: lists the machines of a cluster that nobody owns, and ends them when asked."""
+"""Implement `muster gc`: list the orphaned machines of a cluster, and terminate them on request."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.base.text import counted
 from muster.errors import ClusterError, ConfigError, MusterError
 from muster.host.machine import program
 
@@ -54,7 +55,6 @@ def gc(
     from muster.autoscaler.lifecycle.gc import HeadState, MachineEnder, not_asked
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
-    from muster.base.text import counted
     from muster.cli.console import complain, confirm, remark
 
     if force and not is_ending:
@@ -62,7 +62,7 @@ def gc(
     home, config = _cluster(cluster)
     with _provider(home, config) as provider:
         found = _look(home, config, provider)
-        _show(found, as_json=as_json, is_ending=is_ending)
+        _show(found, cluster or found.cluster_name, as_json=as_json, is_ending=is_ending)
         if not is_ending or not found.machines:
             if found.silent:
                 complain(f"{found.cluster_name}: {not_asked(found.silent)}")
@@ -70,23 +70,25 @@ def gc(
             return
         if found.head.state is not HeadState.NONE and not force:
             raise ClusterError(
-                f"nothing was ended: {found.head.detail}", fix="--force asks and ends them all the same"
+                f"terminated nothing: {found.head.detail}", fix="--force asks, and terminates them anyway"
             )
         if force or not yes:
             names = ", ".join(one.cloud_id for one in found.machines)
-            confirm(f"{_price(found)}. End {names}?")
+            confirm(f"{_price(found)}. Terminate {names}?")
         ender = MachineEnder(provider, home, SystemClock(), RandomIds(), is_forced=force)
         ended = ender.run(found.machines, remark)
         remaining = {**ended.left, **provider.settle(is_last=found.head.state is not HeadState.RUNS)}
     if remaining:
         left = "; ".join(f"{machine} ({why})" for machine, why in remaining.items())
-        complain(f"{found.cluster_name}: {len(ended.ended)} machines were ended, these are left: {left}")
+        complain(
+            f"{found.cluster_name}: terminated {counted(len(ended.ended), 'machine')}; remaining: {left}"
+        )
         ctx.exit(NOT_ENDED)
-    remark(f"{counted(len(found.machines), 'machine')} ended")
+    remark(f"terminated {counted(len(found.machines), 'machine')}")
 
 
 def _cluster(word: str | None) -> tuple[ClusterHome, ClusterConfig]:
-    """Returns the home and the config of a cluster; a file is enough, also when nothing of it is here."""
+    """Return the home and the config of a cluster; a file is enough, also when nothing of it is here."""
     from muster.autoscaler.home import ClusterHome
     from muster.autoscaler.known_clusters import cluster_file, clusters_root, find_cluster
     from muster.autoscaler.status_files import read_record
@@ -103,7 +105,7 @@ def _cluster(word: str | None) -> tuple[ClusterHome, ClusterConfig]:
     record = read_record(home)
     try:
         if record is None:
-            raise ConfigError("it was ended, so its file is not known here")
+            raise ConfigError("the cluster is down, and its file is not known here")
         return home, load_config(Path(record.config), os.environ, any_size)
     except ConfigError as error:
         raise ClusterError(
@@ -160,7 +162,7 @@ def _look(home: ClusterHome, config: ClusterConfig, provider: ManagedProvider) -
 
 
 def _asked(home: ClusterHome, config: ClusterConfig) -> HeadAnswer | None:
-    """Asks the head that was started from here; None when none was, or it was ended."""
+    """Ask the head that was started from here; None when none was, or the cluster is down."""
     from muster.autoscaler.lifecycle.gc import HeadAnswer, HeadState, answer_of
     from muster.autoscaler.status_files import read_record, read_status
     from muster.host.processes import is_alive
@@ -191,7 +193,7 @@ async def _ask_head(file: str) -> HeadAnswer:
 
 
 async def head_status(file: str) -> tuple[PublishedStatus | None, Machine, bool] | None:
-    """Reads the status of the monitor on the head's machine, and whether it runs; None: the head is gone."""
+    """Read the status of the monitor on the head's machine, and whether it runs; None: the head is gone."""
     import shlex
 
     import msgspec
@@ -207,13 +209,14 @@ async def head_status(file: str) -> tuple[PublishedStatus | None, Machine, bool]
         path = shlex.quote(f"{session.head_record().home}/status.json")
         runner = session.runner(head.node_id)
         text = await runner.run(f"cat {path} 2>/dev/null || true", timeout_s=ASK_S)
-        status = codec.convert(msgspec.json.decode(text), PublishedStatus) if text.strip() else None
+        lines = [line for line in text.splitlines() if line.startswith("{")]  # a profile may print, too
+        status = codec.convert(msgspec.json.decode(lines[-1]), PublishedStatus) if lines else None
         pid = 0 if status is None else status.monitor_pid
         alive = await runner.run(f"kill -0 {int(pid)} 2>/dev/null && echo alive || true") if pid else ""
         return status, head, "alive" in alive
 
 
-def _show(found: UnownedMachines, *, as_json: bool, is_ending: bool) -> None:
+def _show(found: UnownedMachines, word: str, *, as_json: bool, is_ending: bool) -> None:
     from rich.text import Text
 
     from muster.base import codec
@@ -226,14 +229,13 @@ def _show(found: UnownedMachines, *, as_json: bool, is_ending: bool) -> None:
         nothing = "nothing was found" if found.silent else "nothing is left behind"
         show(Text(f"{found.cluster_name}: {nothing}; {found.head.detail}"))
         return
-    count = len(found.machines)
-    title = f"{found.cluster_name}: {count} machine{'s' if count != 1 else ''} that nobody owns"
+    title = f"{found.cluster_name}: {counted(len(found.machines), 'orphaned machine')}"
     show(Text(title, style=HEADING), Text(found.head.detail))
     for line in _lines(found.machines):
         emit(f"  {line}".rstrip().encode())
     if not is_ending:
-        end = f"`{program()} gc {found.cluster_name} --end` ends them"
-        show(Text(f"{_price(found)}; {end}"))
+        end = f"`{program()} gc {word} --end` terminates them"
+        emit(f"{_price(found)}; {end}".encode())
 
 
 def _lines(machines: tuple[UnownedMachine, ...]) -> Iterator[str]:

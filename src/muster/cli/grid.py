@@ -1,4 +1,4 @@
-"""Lays tables out for a page of limited width: folds cells, leaves columns out, and never cuts a name.
+"""Lay tables out for a page of limited width: folds cells, leaves columns out, and never cuts a name.
 
 Used by the pages of clusters. The lines are made here and not by rich, which cuts every column when one is
 too wide. Where there is no room, the last column's text stands below its row; numbers are left out first.
@@ -27,7 +27,7 @@ Cell = str | Text | tuple[str, ...]  # a tuple is a list whose parts stay whole
 
 
 class PageSize(Struct, frozen=True, kw_only=True):
-    """A PageSize limits the page: its width and the rows of each section."""
+    """Limits the page: its width and the rows of each section."""
 
     width: int = 80
     machines: int = 20  # rows of each section
@@ -38,7 +38,7 @@ class PageSize(Struct, frozen=True, kw_only=True):
 
 
 class TableGrid:
-    """A TableGrid is rows under a dim header.
+    """Rows under a dim header.
 
     A column whose name starts with `>` is right-aligned, with `~` it may be folded, or cut where a row has
     one line. The others hold names and numbers, which are of no use without their end.
@@ -51,11 +51,11 @@ class TableGrid:
         self._rows: list[list[Cell]] = []
 
     def add(self, *cells: Cell) -> None:
-        """Adds a row; cells beyond the columns are dropped."""
+        """Add a row; cells beyond the columns are dropped."""
         self._rows.append(list(cells[: len(self._names)]))
 
     def section(self, title: str, frame: PageSize, *, of: int) -> Iterator[RenderableType]:
-        """Yields a heading, the table and the number of hidden rows of all `of`; nothing without rows."""
+        """Yield a heading, the table and the number of hidden rows of all `of`; nothing without rows."""
         if not of:
             return
         yield Text(f"\n{title}", style=HEADING)
@@ -65,7 +65,7 @@ class TableGrid:
     def _table(self, frame: PageSize) -> Iterator[Text]:
         widths = self._widths(frame.width - len(_INDENT))
         header: list[Cell] = [Text(name, style=QUIET) for name in self._names]
-        below = len(self._names) - 1  # a text that has no column of its own stands below its row
+        below = len(self._names) - 1  # a text that has no separate column stands below its row
         for row in (header, *self._rows):
             cells = [_lines(row[at], width, frame.wrap) for at, width in widths.items()]
             for parts in zip_longest(*cells, fillvalue=Text()):
@@ -85,7 +85,7 @@ class TableGrid:
         return line
 
     def _widths(self, width: int) -> dict[int, int]:
-        """Returns the width of every column that is shown; an empty one is not."""
+        """Return the width of every column that is shown; an empty one is not."""
         columns = range(len(self._names))
         wide = {at: max((_plain(row[at]).cell_len for row in self._rows), default=0) for at in columns}
         shown = {at: max(size, len(self._names[at])) for at, size in wide.items() if size}
@@ -102,7 +102,7 @@ class TableGrid:
 
 
 def _shared(wanted: dict[int, int], words: dict[int, int], room: int) -> dict[int, int]:
-    """Returns widths that fill the room: whole words where they fit, the rest to the narrowest column."""
+    """Return widths that fill the room: whole words where they fit, the rest to the narrowest column."""
     widths = dict(words) if sum(words.values()) <= room else dict.fromkeys(wanted, 1)
     for _ in range(room - sum(widths.values())):
         narrow = [at for at in wanted if widths[at] < wanted[at]]
@@ -118,7 +118,7 @@ def _words(cell: Cell) -> list[str]:
 
 
 def _longest_word(cell: Cell) -> int:
-    """Returns the width below which something ugly is broken; a name may be, behind a sign."""
+    """Return the width below which something ugly is broken; a name may be, behind a sign."""
     whole = _words(cell)
     pieces = whole if isinstance(cell, tuple) else [part for word in whole for part in _PIECES.findall(word)]
     return min(_WORD, max(map(len, pieces), default=0))
@@ -131,7 +131,7 @@ def _plain(cell: Cell) -> Text:
 
 
 def _lines(cell: Cell, width: int, wrap: bool) -> list[Text]:
-    """Returns the cell in lines of the width; in a single one that is cut, where there is no wrap."""
+    """Return the cell in lines of the width; in a single one that is cut, where there is no wrap."""
     whole = _plain(cell)
     if whole.cell_len <= width:
         return [whole]
@@ -145,7 +145,7 @@ def _lines(cell: Cell, width: int, wrap: bool) -> list[Text]:
 
 
 def folded(words: Sequence[str], width: int) -> list[str]:
-    """Returns lines of words; a word that is too long is broken behind a sign, or anywhere as a last resort.
+    """Return lines of words; a word that is too long is broken behind a sign, or anywhere as a last resort.
 
     Example:
         >>> folded(["worker-m6i-2xlarge-ondemand", "(head)"], 20)

@@ -1,4 +1,4 @@
-"""Implements `muster kuberay-autoscaler`, the sidecar of a RayCluster: same arguments as Ray's own.
+"""Implement `muster kuberay-autoscaler`, the sidecar of a RayCluster: same arguments as Ray's own.
 
 Whatever ends it is written to the container's termination message, so that `kubectl describe pod` shows it.
 """
@@ -29,7 +29,11 @@ TERMINATION_LOG = Path("/dev/termination-log")
 HOME = Path("/tmp/ray/muster")  # on the volume that KubeRay gives the head's pod: it outlives the container
 RETRY_S = 2.0
 
-_EPILOG = """Environment: RAY_CLUSTER_NAME, RAY_CLUSTER_NAMESPACE, KUBERAY_CRD_VER, KUBERAY_REQUEST_TIMEOUT_S,
+_EPILOG = """\b
+Examples:
+  muster kuberay-autoscaler --cluster-name demo --cluster-namespace default
+
+Environment: RAY_CLUSTER_NAME, RAY_CLUSTER_NAMESPACE, KUBERAY_CRD_VER, KUBERAY_REQUEST_TIMEOUT_S,
 RAY_KUBERAY_CLIENT_CERT_PATH, RAY_KUBERAY_CLIENT_KEY_PATH, RAY_KUBERAY_CA_CERT_PATH, RAY_ADDRESS,
 RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
 
@@ -55,7 +59,7 @@ RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH."""
     help=f"Directory of the ledger. Default: the cluster's name in $MUSTER_HOME/clusters, else {HOME}.",
 )
 @click.option(
-    "--shadow", is_flag=True, help="Change nothing: report what muster would do beside Ray's own autoscaler."
+    "--shadow", is_flag=True, help="Change nothing: report what muster would do next to Ray's own autoscaler."
 )
 @click.option("--once", is_flag=True, help="Run one tick and exit.")
 @click.option(
@@ -137,7 +141,7 @@ class _Sidecar:
         logger.info("the autoscaler of %s has ended", self._name)
 
     def _pod_address(self, provider: KubeRayProvider, environment: Mapping[str, str]) -> str:
-        """Returns the address of the head in this pod; outside of one, on this computer."""
+        """Return the address of the head in this pod; outside of one, on this computer."""
         from muster.providers.kuberay.ray_cluster import head_port
 
         host = "127.0.0.1"
@@ -147,9 +151,9 @@ class _Sidecar:
         return f"{host}:{head_port(provider.scaler.cluster.last() or {})}"
 
     def _source(self, provider: KubeRayProvider, environment: Mapping[str, str]) -> RayClusterSource | None:
-        """Waits until the RayCluster can be read and used; a mistake in it is said once, and can be mended.
+        """Wait until the RayCluster can be read and used; a mistake in it is said once, and can be fixed.
 
-        Returns None when the wait was ended. Raises what no edit of the RayCluster would mend.
+        Returns None when the wait was ended. Raises what no edit of the RayCluster would fix.
         """
         from muster.providers.kuberay.client import KubeError
         from muster.providers.kuberay.source import RayClusterSource
@@ -173,7 +177,7 @@ class _Sidecar:
             self.note_end(text)
 
     def note_end(self, text: str) -> None:
-        """Writes the reason where Kubernetes looks for it; elsewhere there is no such file."""
+        """Write the reason where Kubernetes looks for it; elsewhere there is no such file."""
         try:
             if self._log.exists():
                 self._log.write_text(f"{text}\n" if text else "", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Defines the `muster` group: imports sub-commands lazily and turns errors into exit codes."""
+"""Define the `muster` group: imports sub-commands lazily and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.errors import MusterError, is_deliberate
 
 
 class CommandEntry(NamedTuple):
-    """A CommandEntry names a sub-command's module, which is imported on use, so that `--help` stays fast."""
+    """Names a sub-command's module, which is imported on use, so that `--help` stays fast."""
 
     module: str
     attribute: str
@@ -32,9 +32,11 @@ def _entries(module: str, **summaries: str) -> dict[str, CommandEntry]:
 
 GROUPS = {
     "Tune": {
-        **_entries("muster.cli.tune.command", tune="List, show, compare, plot and resume experiments."),
+        **_entries("muster.cli.tune.command", tune="Tune commands; list, show, plot and resume experiments."),
         **_entries("muster.cli.dashboard", dashboard="Show experiments and clusters in a browser."),
+        **_entries("muster.cli.report", report="Report a result from a script in a trial."),
         **_entries("muster.cli.compat", compat="Port Ray Tune scripts to muster."),
+        **_entries("muster.cli.as_ray", as_ray="Run a command with muster in place of Ray."),
     },
     "Cluster": {
         **_entries("muster.cli.up_down", up="Create or update a cluster."),
@@ -72,6 +74,7 @@ COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in comma
 ALIASES = {"page": "dashboard", "quote": "estimate"}
 
 BAD_INPUT = 2
+INTERRUPTED = 130
 
 
 class _Refused(click.ClickException):
@@ -87,7 +90,7 @@ class _Refused(click.ClickException):
 
 @contextmanager
 def _usage_in_one_line() -> Iterator[None]:
-    """Makes one line of click's four, with the nearest command where one is misspelt."""
+    """Make one line of click's four, with the nearest command where one is misspelt."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -104,7 +107,7 @@ def _usage_in_one_line() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A LazyGroup holds the commands that are named in COMMANDS."""
+    """Holds the commands that are named in COMMANDS."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -132,6 +135,8 @@ class LazyGroup(click.Group):
                 return super().invoke(ctx)
         except MusterError as problem:
             raise _Refused(str(problem)) from problem
+        except KeyboardInterrupt as problem:
+            raise click.exceptions.Exit(INTERRUPTED) from problem
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as problem:
@@ -160,7 +165,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Runs the `muster` script."""
+    """Run the `muster` script."""
     cli(prog_name="muster")
 
 

@@ -1,4 +1,4 @@
-"""Implements `muster monitor`, the daemon that runs a cluster; `muster up` starts it on the head."""
+"""Implement `muster monitor`, the daemon that runs a cluster; `muster up` starts it on the head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 ONCE_WAIT_S = 15.0
 
-_EPILOG = """Ends on SIGTERM or Ctrl-C after the tick under way, exit code 0; machines stay as they are.
+_EPILOG = """\b
+Examples:
+  muster monitor cluster.yaml --address 127.0.0.1:6379
+  muster monitor cluster.yaml --shadow     next to Ray's own autoscaler
+
+On SIGTERM or Ctrl-C, the monitor finishes its tick and exits with 0; machines keep running.
 Exit code 2 and one line: a config or a provider that cannot be used, a token that is refused, another monitor
 or Ray's own autoscaler that already runs the cluster, or, with --once, a head that does not answer."""
 
@@ -35,7 +40,7 @@ or Ray's own autoscaler that already runs the cluster, or, with --once, a head t
     type=click.Path(file_okay=False, path_type=Path),
     help="The cluster's directory. Default: its name in $MUSTER_HOME/clusters or ~/.muster/clusters.",
 )
-@click.option("--once", is_flag=True, help="Run one tick and exit; a head is waited for 15 seconds at most.")
+@click.option("--once", is_flag=True, help="Run one tick and exit; wait up to 15 seconds for a head.")
 @click.option(
     "--interval",
     "interval_s",
@@ -59,7 +64,7 @@ or Ray's own autoscaler that already runs the cluster, or, with --once, a head t
     "metrics_token",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File of the bearer token that readers of the metrics must send. Default: metrics_token in the "
-    "home, if it is there.",
+    "home, if it exists.",
 )
 @click.option(
     "--log-format",
@@ -69,7 +74,7 @@ or Ray's own autoscaler that already runs the cluster, or, with --once, a head t
 @click.option(
     "--shadow",
     is_flag=True,
-    help="Plan beside the autoscaler that runs the cluster, act on nothing, and report the difference.",
+    help="Plan next to the autoscaler that runs the cluster, change nothing, and report differences.",
 )
 @click.option(
     "--shadow-boot",
@@ -77,7 +82,7 @@ or Ray's own autoscaler that already runs the cluster, or, with --once, a head t
     type=click.FloatRange(min=0),
     default=60.0,
     metavar="S",
-    help="With --shadow: seconds that a machine boots before it counts in muster's bill. Default: 60.",
+    help="With --shadow: seconds that a machine boots before muster charges for it. Default: 60.",
 )
 def monitor(
     config: Path,
@@ -90,8 +95,8 @@ def monitor(
     """Run the autoscaler of one Ray cluster: launch nodes for waiting requests, remove idle ones.
 
     CONFIG is the cluster's YAML file; edits are applied while the monitor runs. The head must have been
-    started with `--no-monitor`: beside Ray's own autoscaler the monitor refuses to run. With --shadow that
-    one keeps running the cluster: CONFIG is its own YAML file, and nothing is written into the cluster.
+    started with `--no-monitor`: the monitor refuses to run next to Ray's own autoscaler. With --shadow, Ray's
+    autoscaler keeps running the cluster: CONFIG is its YAML file, and muster writes nothing into the cluster.
     """
     from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
     from muster.autoscaler.connect import find_head_address
@@ -135,7 +140,7 @@ def stop_on_signals() -> threading.Event:
 
 
 class JsonLines(logging.Formatter):
-    """A JsonLines writes each record as an object in one line."""
+    """Writes each record as an object in one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Does `muster up`, `status`, `why` and `down` for a file that is a RayCluster of Kubernetes.
+"""Do `muster up`, `status`, `why` and `down` for a file that is a RayCluster of Kubernetes.
 
 Imported lazily by those commands. They show what the API server knows; the decisions of the loop are shown by
 the same commands inside the autoscaler's container.
@@ -21,14 +21,14 @@ from muster.cli.console import confirm, emit
 from muster.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
-    from muster.providers.kuberay.manage import PodRow, RayClusterManager, RayClusterReport
+    from muster.providers.kuberay.manage import PodRow, RayClusterManager
 
 KIND = "RayCluster"
-_EXEC = "kubectl exec -n {} POD-OF-THE-HEAD -c autoscaler -- muster {}"
+_EXEC = "kubectl exec -n {0.namespace} {0.head_pod} -c autoscaler -- muster {1}"
 
 
 def manifest_of(word: str | Path | None) -> dict[str, Any] | None:
-    """Returns the RayCluster of a file; None for any other file, and for names. Raises ConfigError."""
+    """Return the RayCluster of a file; None for any other file, and for names. Raises ConfigError."""
     path = Path(os.path.expanduser(str(word or "")))
     if word is None or not path.is_file():
         return None
@@ -36,10 +36,9 @@ def manifest_of(word: str | Path | None) -> dict[str, Any] | None:
     if KIND not in text or "apiVersion" not in text:
         return None
     try:
-        found = [one for one in yaml.safe_load_all(text) if isinstance(one, Mapping)]
+        mine = [one for one in _objects(text) if one.get("kind") == KIND]
     except yaml.YAMLError:
         return None  # the reader of cluster files names the line
-    mine = [dict(one) for one in found if one.get("kind") == KIND]
     if not mine:
         return None
     if len(mine) > 1 or not isinstance(mine[0].get("metadata"), Mapping):
@@ -49,19 +48,28 @@ def manifest_of(word: str | Path | None) -> dict[str, Any] | None:
     return mine[0]
 
 
+def _objects(text: str) -> list[dict[str, Any]]:
+    return [dict(one) for one in yaml.safe_load_all(text) if isinstance(one, Mapping)]
+
+
 def up_ray_cluster(
     path: Path, manifest: dict[str, Any], *, yes: bool, dry_run: bool, **given: object
 ) -> None:
-    """Applies the file, after its configuration was checked."""
+    """Apply the file, after its configuration was checked."""
     from muster.providers.kuberay.pod_resize import resize_limits
     from muster.providers.kuberay.ray_cluster import cluster_config
 
     refuse_options(given, "a RayCluster", path)
-    config = cluster_config(manifest)
+    config = cluster_config(manifest, warn=lambda text: emit(f"warning: {text}".encode()))
     problems = resize_limits(manifest)[1]
     if problems:  # of an object that is there already they are warnings
         raise ConfigError(
             f"RayCluster: {problems[0]}", file=str(path), fix="fix it, or remove the annotation"
+        )
+    others = [str(one.get("kind")) for one in _objects(path.read_text("utf-8")) if one.get("kind") != KIND]
+    if others:
+        emit(
+            f"warning: {path} has other objects, too ({', '.join(others)}): apply them with kubectl".encode()
         )
     manager, where = _manager(manifest)
     for name, kind in config.available_node_types.items():
@@ -76,19 +84,12 @@ def up_ray_cluster(
 
 
 # Options of `up` that do no harm where they mean nothing.
-_HARMLESS = (
-    "dry_run",
-    "no_check",
-    "no_config_cache",
-    "redirect_command_output",
-    "login_shells",
-    "no_restart",
-)
+_IGNORED = ("dry_run", "no_check", "no_config_cache", "redirect_command_output", "login_shells", "no_restart")
 
 
 def refuse_options(given: Mapping[str, object], kind: str, file: Path) -> None:
-    """Raises ClusterError for options of `up` that mean nothing for this kind of cluster."""
-    names = [name for name, value in given.items() if value and name not in _HARMLESS]
+    """Raise ClusterError for options of `up` that mean nothing for this kind of cluster."""
+    names = [name for name, value in given.items() if value and name not in _IGNORED]
     if names:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
         raise ClusterError(f"{options}: not for {kind}", fix=f"edit {file} instead")
@@ -117,19 +118,21 @@ def show_ray_cluster(manifest: dict[str, Any], *, as_json: bool) -> None:
         hosts = f" of {group.hosts} pods" if group.hosts > 1 else ""
         lines.append(f"  {group.name}: {group.replicas} of {group.least} to {most} replicas{hosts}; {states}")
     lines += [_line(pod) for pod in report.pods if pod.detail]
-    lines.append(f"decisions: {_EXEC.format(report.namespace, 'status')}")
+    lines.append(f"decisions: {_EXEC.format(report, 'status')}")
     emit("\n".join(lines).encode())
 
 
 def explain_in_ray_cluster(subject: str, manifest: dict[str, Any], *, as_json: bool) -> None:
-    """Says why a pod is as it is, or the pods of a group."""
+    """Say why a pod is as it is, or the pods of a group."""
     report = _manager(manifest)[0].report()
     pods = [pod for pod in report.pods if subject in (pod.name, pod.group)] or [
         pod for pod in report.pods if pod.name.startswith(subject)
     ]
     group = next((one for one in report.groups if one.name == subject), None)
     if not pods and group is None:
-        raise ClusterError(_unknown(subject, report))
+        names = [*(group.name for group in report.groups), *(pod.name for pod in report.pods)]
+        known = did_you_mean(subject, names) or f"; there are {', '.join(names)}"
+        raise ClusterError(f"RayCluster {report.name} has no pod or group {subject!r}{known}")
     if as_json:
         emit(encode_plain({"group": group, "pods": pods}))
         return
@@ -137,20 +140,12 @@ def explain_in_ray_cluster(subject: str, manifest: dict[str, Any], *, as_json: b
     if group is not None:
         named = f"; to be deleted: {', '.join(group.to_delete)}" if group.to_delete else ""
         lines.insert(0, f"{group.name}: {group.replicas} replicas{named}")
-    lines.append(f"its history: {_EXEC.format(report.namespace, f'why {subject}')}")
+    lines.append(f"its history: {_EXEC.format(report, f'why {subject}')}")
     emit("\n".join(lines).encode())
 
 
 def _line(pod: PodRow) -> str:
     return f"  {pod.name} ({pod.group}): {pod.state}" + (f": {pod.detail}" if pod.detail else "")
-
-
-def _unknown(subject: str, report: RayClusterReport) -> str:
-    names = [*(group.name for group in report.groups), *(pod.name for pod in report.pods)]
-    near = did_you_mean(subject, names)
-    return (
-        f"RayCluster {report.name} has no pod or group {subject!r}{near or '; there are ' + ', '.join(names)}"
-    )
 
 
 def _manager(manifest: dict[str, Any]) -> tuple[RayClusterManager, str]:

@@ -1,4 +1,4 @@
-"""Implements `muster up` and `muster down` for clusters of all kinds."""
+"""Implement `muster up` and `muster down` for clusters of all kinds."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def up(ctx: click.Context, /, config: Path, yes: bool, port: int | None, **given
     """Create or update a cluster: start its head and the monitor that adds and removes workers.
 
     FILE is a cluster file, as for `ray up`. Its `provider: {type: ...}` decides where nodes run: `process`
-    (this computer), `local` (hosts reached over SSH), `aws` (EC2), `external` (your NodeProvider class), or
-    another cloud through the provider classes of your Ray. If FILE is a RayCluster manifest, `up` applies it
-    to Kubernetes.
+    (this computer), `local` (hosts reached over SSH), `slurm` (Slurm jobs), `aws` (EC2), `external` (your
+    NodeProvider class), or another cloud through the provider classes of your Ray. If FILE is a RayCluster
+    manifest, `up` applies it to Kubernetes.
     """
     manifest = manifest_of(config)
     if manifest is not None:
@@ -150,7 +150,7 @@ def _is_wanted(cluster: OpenCluster, *, yes: bool, dry_run: bool, checks: bool) 
     if dry_run:
         rights = kind.needed_rights(cluster.config)
         if rights:
-            show(Text("\nThe least policy of who runs `up`:", style=HEADING))
+            show(Text("\nLeast-privilege IAM policy for running `up`:", style=HEADING))
             emit(rights.encode())
     if checks and kind.has_machines:
         _check(cluster)
@@ -209,7 +209,7 @@ def _one_line(cluster: OpenCluster) -> Iterator[None]:
 
 
 def _all_workers(work: ClusterUp, limit_s: float | None) -> bool:
-    """Says how many workers are wanted, and waits for them where the user asked for it."""
+    """Say how many workers are wanted, and waits for them where the user asked for it."""
     wanted, file = wanted_workers(work.session.config), work.session.file
     if not wanted:
         remark(f"no workers are wanted until work waits; `{program()} status {file}` shows them")
@@ -227,7 +227,7 @@ def _all_workers(work: ClusterUp, limit_s: float | None) -> bool:
 
 
 def _check(session: OpenCluster) -> None:
-    """Shows what the pre-flight found; ClusterError, before anything is started, for what must fail."""
+    """Show what the pre-flight found; ClusterError, before anything is started, for what must fail."""
     found = asyncio.run(preflight(session))
     for finding in found:
         if not finding.is_fatal:
@@ -236,7 +236,7 @@ def _check(session: OpenCluster) -> None:
     for finding in fatal[1:]:
         complain(str(finding))
     if fatal:
-        raise ClusterError(f"{fatal[0]} (nothing was started; --no-check tries nevertheless)")
+        raise ClusterError(f"{fatal[0]} (nothing was started; use --no-check to skip this check)")
 
 
 def _show_output(text: bytes) -> None:
@@ -282,8 +282,8 @@ Examples:
 
 `down` keeps the ledger for `muster why`; --purge deletes it. It terminates every machine that the provider
 lists for the cluster, and leaves a head that you started by hand running. A second call does nothing.
-Exit codes: 0 nothing runs any more; 2 no such cluster, or its provider is not usable; 3 some processes or
-machines did not stop, or some hosts did not answer.
+Exit codes: 0 nothing that it found runs any more; 2 no such cluster, or its provider is not usable; 3 some
+processes or machines did not stop, or it found nothing and some hosts did not answer.
 """
 NOT_ENDED = 3
 

@@ -1,4 +1,4 @@
-"""Implements `muster why`: the reason for a machine, a request or a node type, and its history."""
+"""Implement `muster why`: the reason for a machine, a request or a node type, and its history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MAX_SHOWN = 6
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """A Known is all the data that answers are made from."""
+    """All the data that answers are made from."""
 
     cluster: str
     now: float
@@ -51,14 +51,14 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 class WhySubject(Struct, frozen=True, kw_only=True):
-    """A WhySubject is the subject of a question; `key` is its instance id, type name or gang id."""
+    """The subject of a question; `key` is its instance id, type name or gang id."""
 
     kind: str
     key: str
 
 
 def find_subject(word: str, known: Known) -> WhySubject:
-    """Finds the subject by its name or the beginning of it. Raises ClusterError with the nearest names."""
+    """Find the subject by its name or the beginning of it. Raises ClusterError with the nearest names."""
     if word.lower() in ALL_DEMAND:
         return WhySubject(kind=DEMAND, key="")
     names = _names(known)
@@ -78,7 +78,7 @@ def find_subject(word: str, known: Known) -> WhySubject:
 
 
 def _unknown(word: str, known: Known) -> str:
-    """Returns an error with the names that people use; the ids of nodes are left out."""
+    """Return an error with the names that people use; the ids of nodes are left out."""
     node_ids = {record.node_id for record in _records(known)} | {node.node_id for node in _nodes(known)}
     names = {name: about.kind for name, about in _names(known).items() if name not in node_ids}
     if not names:
@@ -94,7 +94,7 @@ def _unknown(word: str, known: Known) -> str:
 
 
 def _records(known: Known) -> list[Instance]:
-    """Returns every record that is known, live ones first."""
+    """Return every record that is known, live ones first."""
     live = known.published.instances if known.published is not None else ()
     return [*live, *known.records]
 
@@ -187,7 +187,7 @@ def why(ctx: click.Context, /, subject: str, cluster: str | None, as_json: bool)
 
 
 def known_of(cluster: KnownCluster) -> Known:
-    """Reads the published status and the ledger of a cluster, whichever of them exists."""
+    """Read the published status and the ledger of a cluster, whichever of them exists."""
     now, published = SystemClock().now(), cluster.status()
     known = Known(
         cluster=cluster.name,
@@ -206,7 +206,7 @@ FORMAT = 1
 
 
 class StoryLine(Struct, frozen=True, kw_only=True):
-    """A StoryLine is one event, or one verdict that changed."""
+    """One event, or one verdict that changed."""
 
     at: float
     what: str  # a state, or a verdict
@@ -215,12 +215,12 @@ class StoryLine(Struct, frozen=True, kw_only=True):
 
 
 class MachineStory(Struct, frozen=True, kw_only=True):
-    """A MachineStory is the history of one machine."""
+    """The history of one machine."""
 
     instance_id: str
     node_type: str
     state: str
-    zone: str = ""  # of the offer it was bought from; "" when its type had none
+    zone: str = ""  # of the offer it was launched from; "" when its type had none
     market: str = ""
     cost: float
     ended: bool
@@ -229,7 +229,7 @@ class MachineStory(Struct, frozen=True, kw_only=True):
 
 
 class WhyReport(Struct, frozen=True, kw_only=True):
-    """A WhyReport is the whole answer of `muster why`; parts that do not concern the subject are empty."""
+    """The whole answer of `muster why`; parts that do not concern the subject are empty."""
 
     format: int = FORMAT
     cluster: str
@@ -250,7 +250,7 @@ _VERDICTS = {GANG: Subject.GANG.value, NODE_TYPE: Subject.NODE_TYPE.value}
 
 
 def answer(about: WhySubject, known: Known) -> WhyReport:
-    """Returns everything that concerns the subject."""
+    """Return everything that concerns the subject."""
     report = None
     if known.published is not None:
         report = build_report(known.published, now=known.now, problem=known.problem)
@@ -275,7 +275,7 @@ def answer(about: WhySubject, known: Known) -> WhyReport:
 
 
 def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[PendingRow]:
-    """Yields the requests that are the subject, or that wait for it."""
+    """Yield the requests that are the subject, or that wait for it."""
     for row in report.pending if report is not None else ():
         is_it = about.kind == DEMAND or (about.kind == GANG and row.subject_id == about.key)
         can_have_it = row.reason is not Reason.INFEASIBLE  # else the target is only the nearest miss
@@ -285,7 +285,7 @@ def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[Pending
 
 
 def _stories(about: WhySubject, known: Known) -> Iterator[MachineStory]:
-    """Yields the history of one machine, or of the newest machines of a type."""
+    """Yield the history of one machine, or of the newest machines of a type."""
     merged = {record.instance_id: record for record in known.records}
     if not merged and known.published is not None:
         merged = {record.instance_id: record for record in known.published.instances}
@@ -293,14 +293,11 @@ def _stories(about: WhySubject, known: Known) -> Iterator[MachineStory]:
         chosen = [record for record in merged.values() if record.instance_id == about.key]
     elif about.kind == NODE_TYPE:
         of_type = [record for record in merged.values() if record.node_type == about.key]
-        chosen = sorted(of_type, key=_began, reverse=True)[:MAX_MACHINES]
+        of_type.sort(key=lambda record: record.history[0].at if record.history else -math.inf, reverse=True)
+        chosen = of_type[:MAX_MACHINES]
     else:
         chosen = []
     return (_story(record, known.now, _cause(record, merged.values())) for record in chosen)
-
-
-def _began(record: Instance) -> float:
-    return record.history[0].at if record.history else -math.inf
 
 
 def _story(record: Instance, now: float, cause: str) -> MachineStory:
@@ -329,7 +326,7 @@ def _cause(record: Instance, records: Iterable[Instance]) -> str:
 
 
 def _verdict_story(about: WhySubject, decisions: Iterable[Decision]) -> Iterator[StoryLine]:
-    """Yields one line per change, oldest first. Demands without a name cannot be followed over time."""
+    """Yield one line per change, oldest first. Demands without a name cannot be followed over time."""
     subject = _VERDICTS.get(about.kind)
     last: tuple[object, ...] = ()
     for decision in sorted(decisions, key=lambda one: one.version) if subject else ():
@@ -345,7 +342,7 @@ MAX_LINES = 40  # of one story: the newest
 
 
 def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Yields the page, top to bottom."""
+    """Yield the page, top to bottom."""
     headline = "everything that waits" if report.kind == DEMAND else f"{report.kind} {report.subject}"
     yield Text.assemble((headline, HEADING), (f"  of {report.cluster}", QUIET))
     if report.problem:

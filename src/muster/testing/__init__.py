@@ -1,4 +1,4 @@
-"""Provides what tests of muster, and of code built on it, share; never imported by the product itself."""
+"""Provide what tests of muster, and of code built on it, share; never imported by the product itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FaultyCloud is a v1 provider without machines that misbehaves as it is told, in tests or from a YAML file.
+"""FaultyCloud is a v1 provider without machines that misbehaves as instructed, in tests or from a YAML file.
 
 Example:
     provider:
@@ -82,7 +82,7 @@ T = TypeVar("T")
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Fault is one thing that goes wrong: `times` of every `of` calls, after the first `after` of them."""
+    """One thing that goes wrong: `times` of every `of` calls, after the first `after` of them."""
 
     fault: Kind
     call: Call | None = None  # the method it is about; "fail", "slow", "hang" and "returns" need it
@@ -97,7 +97,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     value: Any = None
 
     def hits(self, number: int) -> bool:
-        """Returns whether the call with this number (from 0) is hit."""
+        """Return whether the call with this number (from 0) is hit."""
         number -= self.after
         if number < 0:
             return False
@@ -106,7 +106,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def faults_of(entries: object) -> tuple[Fault, ...]:
-    """Returns the faults of a `provider` section; ConfigError names the entry and the fix."""
+    """Return the faults of a `provider` section; ConfigError names the entry and the fix."""
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise ConfigError("must be a list, for example [{fault: short, by: 1}]", path="provider.faults")
     found = []
@@ -126,7 +126,7 @@ def faults_of(entries: object) -> tuple[Fault, ...]:
 
 
 class _State:
-    """A _State is the cloud itself: machines, and how often each fault was asked; shared by all objects."""
+    """The cloud itself: machines, and how often each fault was asked; shared by all objects."""
 
     def __init__(self) -> None:
         self.data: dict[str, Any] = {"next": 1, "machines": {}, "asked": {}}
@@ -139,7 +139,7 @@ class _State:
 
 
 class _FileState(_State):
-    """A _FileState keeps the cloud in a file, so that it outlives the process."""
+    """Keeps the cloud in a file, so that it outlives the process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ _clouds_lock = threading.Lock()
 
 
 def _cloud(state: object, cluster_name: str) -> _State:
-    """Returns the cloud in a file, or the one of a cluster in this process."""
+    """Return the cloud in a file, or the one of a cluster in this process."""
     with _clouds_lock:
         key = f"file {state}" if state else f"memory {cluster_name}"
         if key not in _clouds:
@@ -173,7 +173,7 @@ def _cloud(state: object, cluster_name: str) -> _State:
 
 
 class FaultyCloud(NodeProvider):
-    """A FaultyCloud sells machines that do not exist; `faults` of its section say what goes wrong.
+    """Sells machines that do not exist; `faults` of its section say what goes wrong.
 
     With `state` (a file) the machines outlive the process; without, they live in it, by cluster.
     """
@@ -189,17 +189,17 @@ class FaultyCloud(NodeProvider):
     # -- what is true, for tests ----------------------------------------------------------------------
 
     def machines(self) -> dict[str, dict[str, Any]]:
-        """Returns every living machine of the cluster, listed or not."""
+        """Return every living machine of the cluster, listed or not."""
         with self._state.open() as cloud:
             living = {n: one for n, one in cloud["machines"].items() if self._is_living(one)}
             return copy.deepcopy(living)
 
     def joined(self) -> list[str]:
-        """Returns the machines whose node has joined the runtime; with `node_first`, unlisted ones, too."""
+        """Return the machines whose node has joined the runtime; with `node_first`, unlisted ones, too."""
         return [n for n, one in self.machines().items() if not one["late"] or one["node_first"]]
 
     def release(self) -> None:
-        """Ends every call that hangs."""
+        """End every call that hangs."""
         self._released.set()
 
     # -- looking ----------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class FaultyCloud(NodeProvider):
     # -- faults -----------------------------------------------------------------------------------------
 
     def _call(self, name: str, answer: Callable[[dict[str, Any]], T]) -> T:
-        """Answers a call, with the faults that hit it."""
+        """Answer a call, with the faults that hit it."""
         with self._state.open() as cloud:
             hitting = [one for kind in _OF_A_CALL for one in self._hitting(kind, cloud, name)]
         for one in hitting:
@@ -295,7 +295,7 @@ class FaultyCloud(NodeProvider):
         return instead[0] if instead else result
 
     def _hitting(self, kind: str, cloud: dict[str, Any], call: str | None = None) -> list[Fault]:
-        """Returns the faults of a kind that happen now, and counts that they were asked for."""
+        """Return the faults of a kind that happen now, and counts that they were asked for."""
         found = []
         for number, fault in enumerate(self.faults):
             if fault.fault == kind and call in (None, fault.call):
@@ -323,7 +323,7 @@ class FaultyCloud(NodeProvider):
         return bool(machine["cluster"] == self.cluster_name and machine["state"] == "running")
 
     def _is_listed(self, machine: dict[str, Any]) -> bool:
-        """Returns whether a list shows a machine now; one that is late, or ends late, comes a list nearer."""
+        """Return whether a list shows a machine now; one that is late, or ends late, comes a list nearer."""
         if machine["cluster"] != self.cluster_name:
             return False
         waits_for = "late" if machine["state"] == "running" else "looks"

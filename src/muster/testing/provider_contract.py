@@ -1,4 +1,4 @@
-"""Provides the test classes that every NodeProvider, and every CloudProvider, passes. Subclass the right one.
+"""Provide the test classes that every NodeProvider, and every CloudProvider, pass. Subclass the right one.
 
 Example:
     class TestMyProvider(ProviderContract):
@@ -59,16 +59,21 @@ class ProviderContract:
     clock: ClassVar[Clock] = SystemClock()
 
     def make_provider(self, cluster_name: str) -> Any:  # noqa: ANN401 - any v1 class
-        """Returns a new object for this cluster; one made later must find the same nodes."""
+        """Return a new object for this cluster; one made later must find the same nodes."""
         raise NotImplementedError(f"{type(self).__name__} must define make_provider(self, cluster_name)")
 
     def make_refused(self, kind: FailureKind, cluster_name: str) -> RefusedOrder | None:
-        """Returns an object whose create call is refused for this reason; None where nothing provokes it."""
+        """Return an object whose create call fails for this reason; None if nothing provokes it.
+
+        Args:
+            kind: The kind of the refusal.
+            cluster_name: The cluster.
+        """
         return None
 
     @pytest.fixture
     def subject(self) -> Iterator[ProviderSubject]:
-        """Returns the provider as the checks use it; whatever is left of its clusters is ended."""
+        """Return the provider as the checks use it; whatever is left of its clusters is ended."""
         made = ProviderSubject(
             self.make_provider,
             lambda: f"contract-{next(_numbers)}",
@@ -91,6 +96,7 @@ def _test_of(check: Check) -> Callable[[ProviderContract, ProviderSubject], None
             pytest.skip(str(reason))
 
     test.__name__ = f"test_{check.name}"
+    test.__doc__ = f"Check that {check.name.replace('_', ' ')}."
     test.__qualname__ = f"ProviderContract.{test.__name__}"
     return test
 
@@ -111,10 +117,11 @@ class CloudProviderContract:
     patience: ClassVar[int] = 500  # how often `pass_time` is called before something counts as not happening
 
     def open_provider(self) -> CloudProvider:
+        """Return the provider under test."""
         raise NotImplementedError(f"{type(self).__name__} must define open_provider(self)")
 
     def pass_time(self) -> None:
-        """Lets time pass: a moment of real time, unless the world is simulated."""
+        """Let time pass: a moment of real time, unless the world is simulated."""
         SystemClock().sleep(0.01)
 
     @pytest.fixture
@@ -122,9 +129,11 @@ class CloudProviderContract:
         return self.open_provider()
 
     def workers(self, port: CloudProvider) -> list[CloudId]:
+        """Return the ids of the listed workers."""
         return [m.cloud_id for m in port.list_instances().values() if m.kind is NodeKind.WORKER]
 
     def comes_true(self, holds: Callable[[], bool]) -> bool:
+        """Return whether a condition holds within the patience of the test."""
         for _ in range(self.patience):
             if holds():
                 return True
@@ -132,11 +141,18 @@ class CloudProviderContract:
         return holds()
 
     def quiet(self) -> None:
-        """Waits long enough for anything wrong to show."""
+        """Wait long enough for anything wrong to show."""
         for _ in range(20):
             self.pass_time()
 
-    def bought(self, port: CloudProvider, request_id: RequestId, count: int) -> list[CloudId]:
+    def launched(self, port: CloudProvider, request_id: RequestId, count: int) -> list[CloudId]:
+        """Launch machines and return their ids once they are listed.
+
+        Args:
+            port: The provider.
+            request_id: The id of the request.
+            count: How many machines.
+        """
         before = len(self.workers(port))
         port.launch(request_id, {self.node_type: count})
         came = self.comes_true(lambda: len(self.workers(port)) >= before + count)
@@ -148,7 +164,8 @@ class CloudProviderContract:
         return self.workers(port)
 
     def test_a_launch_brings_as_many_machines_as_asked_for(self, port: CloudProvider) -> None:
-        self.bought(port, FIRST, 3)
+        """Check that a launch creates the requested number of machines."""
+        self.launched(port, FIRST, 3)
         self.quiet()
         listed = [m for m in port.list_instances().values() if m.kind is NodeKind.WORKER]
         shown = [(m.node_type, m.request_id) for m in listed]
@@ -164,6 +181,7 @@ class CloudProviderContract:
         )
 
     def test_a_repeated_request_buys_nothing_more(self, port: CloudProvider) -> None:
+        """Check that a repeated request buys nothing more."""
         port.launch(FIRST, {self.node_type: 2})
         port.launch(FIRST, {self.node_type: 2})
         self.comes_true(lambda: len(self.workers(port)) >= 2)
@@ -176,17 +194,19 @@ class CloudProviderContract:
         )
 
     def test_another_request_buys_more_and_so_does_a_retry(self, port: CloudProvider) -> None:
-        self.bought(port, FIRST, 1)
-        self.bought(port, SECOND, 1)
-        last = self.bought(port, RequestId(f"{FIRST}~2.t-7"), 1)
+        """Check that another request buys more and so does a retry."""
+        self.launched(port, FIRST, 1)
+        self.launched(port, SECOND, 1)
+        last = self.launched(port, RequestId(f"{FIRST}~2.t-7"), 1)
         promised(
             len(last) == 3,
             f"two requests and the second attempt of one, one machine each, left {len(last)}",
             "request ids are compared as a whole: the second attempt of a request is a new one",
         )
 
-    def test_machines_given_back_go_and_the_others_stay(self, port: CloudProvider) -> None:
-        first, *others = self.bought(port, FIRST, 3)
+    def test_released_machines_go_and_the_others_stay(self, port: CloudProvider) -> None:
+        """Check that released machines go and the others stay."""
+        first, *others = self.launched(port, FIRST, 3)
         port.terminate(RequestId("t-1"), [first])
         gone = self.comes_true(lambda: sorted(self.workers(port)) == sorted(others))
         promised(
@@ -195,8 +215,9 @@ class CloudProviderContract:
             "exactly the machines named go",
         )
 
-    def test_giving_back_again_or_giving_back_strangers_is_a_success(self, port: CloudProvider) -> None:
-        ids = self.bought(port, FIRST, 2)
+    def test_terminating_again_or_terminating_strangers_is_a_success(self, port: CloudProvider) -> None:
+        """Check that terminating again or terminating strangers is a success."""
+        ids = self.launched(port, FIRST, 2)
         for request in ("t-1", "t-1", "t-2"):
             port.terminate(RequestId(request), [*ids, CloudId("nobody-knows-this-machine")])
         self.comes_true(lambda: not self.workers(port))
@@ -212,6 +233,7 @@ class CloudProviderContract:
     def test_units_that_fail_are_reported_one_by_one_and_once_and_the_others_come(
         self, port: CloudProvider
     ) -> None:
+        """Check that units that fail are reported one by one and once and the others come."""
         port.launch(FIRST, {self.unknown_type: 2, self.node_type: 1})
         failures: list[LaunchFailure] = []
         self.comes_true(lambda: _collect(failures, port.poll_launch_failures()) >= 2)
@@ -229,6 +251,7 @@ class CloudProviderContract:
         )
 
     def test_a_launch_from_an_offer_is_as_idempotent_as_any_other(self, port: CloudProvider) -> None:
+        """Check that a launch from an offer is as idempotent as any other."""
         if not port.traits().buys_offers:
             pytest.skip("traits().buys_offers is False: it is never given an offer")
         port.launch(FIRST, {self.node_type: 2}, (self.offer,))
@@ -244,6 +267,7 @@ class CloudProviderContract:
         )
 
     def test_nothing_asked_for_is_nothing_done(self, port: CloudProvider) -> None:
+        """Check that a request for nothing does nothing."""
         port.launch(FIRST, {})
         port.launch(SECOND, {self.node_type: 0})
         port.terminate(RequestId("t-1"), [])

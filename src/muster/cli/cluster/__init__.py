@@ -1,1 +1,1 @@
-"""Implements the commands that reach a cluster on other machines: up, down, exec, attach and the like."""
+"""Implement the commands that reach a cluster on other machines: up, down, exec, attach and the like."""

@@ -1,4 +1,4 @@
-"""Implements the commands for a cluster that runs elsewhere: exec, submit, attach, rsync, logs and so on."""
+"""Implement the commands for a cluster that runs elsewhere: exec, submit, attach, rsync, logs and so on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _cluster(command: F) -> F:
 
 
 def _session_options(command: F) -> F:
-    """Adds the options that exec, submit and attach share."""
+    """Add the options that exec, submit and attach share."""
     for option in (
         click.option("--tmux", is_flag=True, help="Run in a tmux session that survives disconnects."),
         click.option("--screen", is_flag=True, help="Run in a screen session that survives disconnects."),
@@ -170,7 +170,7 @@ def _sync(cluster: str, source: str | None, target: str | None, *, is_all: bool,
 async def _copy(
     session: OpenCluster, machines: list[Machine], pairs: list[tuple[str, str]], *, is_up: bool
 ) -> None:
-    """Copies to or from all machines side by side; from several, each into a directory of its own."""
+    """Copy to or from all machines side by side; from several, each into its own directory."""
 
     async def one(machine: Machine) -> None:
         runner = session.runner(machine.node_id, is_head=machine is machines[0])
@@ -301,7 +301,7 @@ def logs(ctx: click.Context, /, cluster: str, node: str, is_followed: bool, line
 
 
 def ask_head(cluster: str, command: str, words: list[str]) -> int:
-    """Runs a command of muster on the head, about the cluster itself; for `status` and `why`."""
+    """Run a command of muster on the head, about the cluster itself; for `status` and `why`."""
     with opened_cluster(cluster, is_quiet=True) as session:
         head = session.running_head()
         python = session.head_record().python or "python3"
@@ -360,7 +360,7 @@ def _worker(session: OpenCluster, ip: str) -> Machine:
 
 
 def _head_home(session: OpenCluster) -> str:
-    """Returns the cluster's directory on the head; asked from there where it was launched from elsewhere."""
+    """Return the cluster's directory on the head; asked from there where it was launched from elsewhere."""
     known = session.head_record().home
     if known:
         return known
@@ -374,7 +374,7 @@ def _environment(session: OpenCluster) -> dict[str, str]:
 
 
 def _run(runner: CommandRunner, line: str, where: RunWhere, environment: dict[str, str]) -> int:
-    """Runs a line and shows what it prints; on a terminal the user can type."""
+    """Run a line and show what it prints; on a terminal the user can type."""
     if sys.stdin.isatty() and where is RunWhere.AUTO:
         return _terminal(runner, command_line(line, environment=environment), ())
 
@@ -392,5 +392,5 @@ def _run(runner: CommandRunner, line: str, where: RunWhere, environment: dict[st
 
 
 def _terminal(runner: CommandRunner, line: str, ports: tuple[str, ...]) -> int:
-    """Gives this terminal to a process there, and returns its exit code."""
+    """Give this terminal to a process there, and returns its exit code."""
     return subprocess.run(runner.shell(line, forward=forwarded(ports)), check=False).returncode

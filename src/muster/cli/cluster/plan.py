@@ -1,4 +1,4 @@
-"""Shows what `muster up` would start, and what that costs; nothing is asked of any provider."""
+"""Show what `muster up` would start, and what that costs; nothing is asked of any provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOURS_PER_MONTH = 730
 
 
 class PlannedType(NamedTuple):
-    """A PlannedType is one line of the plan: a node type, its counts and its price."""
+    """One line of the plan: a node type, its counts and its price."""
 
     name: str
     role: str
@@ -27,9 +27,9 @@ class PlannedType(NamedTuple):
 
 
 def planned_types(config: ClusterConfig, prices: PriceTable | None = None) -> list[PlannedType]:
-    """Returns the head and the workers, in the order of the file."""
+    """Return the head and the workers, in the order of the file."""
     types = config.available_node_types
-    head = types[config.head_type].price_per_hour  # it is bought as its type says, not from an offer
+    head = types[config.head_type].price_per_hour  # it is launched as its type says, not from an offer
     if head is None:
         head = _prices(config, config.head_type, prices)[0]
     lines = [PlannedType(config.head_type, "head", 1, 1, head, head)]
@@ -43,7 +43,7 @@ def planned_types(config: ClusterConfig, prices: PriceTable | None = None) -> li
 
 
 def _prices(config: ClusterConfig, name: str, prices: PriceTable | None) -> tuple[float | None, float | None]:
-    """Returns the least and the most that a machine of a type costs; None where that is not known."""
+    """Return the least and the most that a machine of a type costs; None where that is not known."""
     entry = config.available_node_types[name]
     machine = config.rules.machine_type(entry.node_config or {})
     offers = [offer.price_per_hour for offer in offers_of_type(config, name, machine, prices)]
@@ -54,7 +54,7 @@ def _prices(config: ClusterConfig, name: str, prices: PriceTable | None) -> tupl
 
 
 def price_range(config: ClusterConfig, prices: PriceTable | None = None) -> tuple[float, float] | None:
-    """Returns dollars per hour, at first and at most; None where a type has no price."""
+    """Return dollars per hour, at first and at most; None where a type has no price."""
     lines = planned_types(config, prices)
     if any(line.price_per_hour is None for line in lines):
         return None
@@ -67,7 +67,7 @@ def price_range(config: ClusterConfig, prices: PriceTable | None = None) -> tupl
 
 
 def show_plan(config: ClusterConfig, prices: PriceTable | None = None) -> None:
-    """Prints the plan of `--dry-run`."""
+    """Print the plan of `--dry-run`."""
     where = kind_of(config).place(config)
     show(Text(f"{config.cluster_name}: would be started on {where}", style=HEADING))
     for line in planned_types(config, prices):
@@ -81,7 +81,7 @@ def show_plan(config: ClusterConfig, prices: PriceTable | None = None) -> None:
         show(Text(f"  {count:>9} {line.role:<7} {line.name}   {price_text}"))
     found = price_range(config, prices)
     if found is None:
-        show(Text("  the price is not known: price_per_hour of every type would say it", style=QUIET))
+        show(Text("  the price is unknown: set price_per_hour for every type", style=QUIET))
         return
     show(Text(f"  {money(found[0])}/h at first, at most {money(found[1])}/h"))
     if found[1]:

@@ -1,1 +1,1 @@
-"""Implements `muster plan`: what the autoscaler would do for a file of demands."""
+"""Implement `muster plan`: what the autoscaler would do for a file of demands."""

@@ -1,4 +1,4 @@
-"""Implements `muster plan`, which asks the planner and shows its answer; nothing is changed anywhere."""
+"""Implement `muster plan`, which asks the planner and shows its answer; nothing is changed anywhere."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def plan(
 ) -> None:
     """Show what a cluster would launch and terminate for a demand, the cost, and the reasons.
 
-    CONFIG is the cluster's YAML file, as for `ray up`. The answer comes from the same function that decides
-    in the running autoscaler. Nothing is launched.
+    CONFIG is the cluster's YAML file, as for `ray up`. Launches nothing. The running
+    autoscaler decides with the same function.
     """
     spec = load_spec(config)
     if objective is not None:
@@ -100,7 +100,7 @@ LEAST_TEXT = 36  # columns for a text beside cells; in fewer it does not read we
 
 
 def render_plan(report: PlanReport) -> Iterator[RenderableType]:
-    """Yields the parts of the page, top to bottom."""
+    """Yield the parts of the page, top to bottom."""
     assumed = "; no head is listed, so an empty one is assumed" if report.head_assumed else ""
     yield Text.assemble((report.cluster, HEADING), f": plan by {report.objective}{assumed}")
     yield from _launches(report)
@@ -228,7 +228,7 @@ def _section(title: str, rows: _Rows, count: int) -> Iterator[RenderableType]:
 
 
 class _Rows:
-    """A _Rows shows short cells and, in the last one, a text that may be long.
+    """Shows short cells and, in the last one, a text that may be long.
 
     The text stands beside the cells if a line has room for its longest word and for a few others; if not, it
     stands below the first cells. So a word is broken only where it is longer than the line.

@@ -1,4 +1,4 @@
-"""Arranges the planner's answer as a PlanReport, by subject. Decides nothing."""
+"""Arrange the planner's answer as a PlanReport, by subject. Decides nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 class ReasonRow(Struct, frozen=True, kw_only=True):
-    """A ReasonRow is the reason that `count` of an item's requests share."""
+    """The reason that `count` of an item's requests share."""
 
     reason: Reason
     count: int
@@ -29,7 +29,7 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
 
 
 class RequestRow(Struct, frozen=True, kw_only=True):
-    """A RequestRow is one demand, gang or constraint with its reasons; their counts add up to `count`."""
+    """One demand, gang or constraint with its reasons; their counts add up to `count`."""
 
     name: str
     count: int
@@ -41,7 +41,7 @@ class RequestRow(Struct, frozen=True, kw_only=True):
 
 
 class LaunchRow(Struct, frozen=True, kw_only=True):
-    """A LaunchRow is one node type, or one offer of it, of which machines would be bought."""
+    """One node type, or one offer of it, of which machines would be launched."""
 
     node_type: str
     machine_type: str
@@ -53,7 +53,7 @@ class LaunchRow(Struct, frozen=True, kw_only=True):
 
 
 class StopRow(Struct, frozen=True, kw_only=True):
-    """A StopRow is one node that would be removed."""
+    """One node that would be removed."""
 
     node: str
     node_type: str
@@ -63,7 +63,7 @@ class StopRow(Struct, frozen=True, kw_only=True):
 
 
 class PlanNode(Struct, frozen=True, kw_only=True):
-    """A PlanNode is one node of the cluster, whether it stays or goes."""
+    """One node of the cluster, whether it stays or goes."""
 
     node: str
     node_type: str
@@ -72,7 +72,7 @@ class PlanNode(Struct, frozen=True, kw_only=True):
 
 
 class TypeRow(Struct, frozen=True, kw_only=True):
-    """A TypeRow is why a node type is bought or not."""
+    """Why a node type is launched or not."""
 
     node_type: str
     reason: Reason
@@ -80,7 +80,7 @@ class TypeRow(Struct, frozen=True, kw_only=True):
 
 
 class Price(Struct, frozen=True, kw_only=True):
-    """A Price is in $ per hour; machines of `unpriced` types are left out of every sum."""
+    """In $ per hour; machines of `unpriced` types are left out of every sum."""
 
     now: float
     launch: float
@@ -90,7 +90,7 @@ class Price(Struct, frozen=True, kw_only=True):
 
 
 class PlanReport(Struct, frozen=True, kw_only=True):
-    """A PlanReport is the whole answer of `muster plan`."""
+    """The whole answer of `muster plan`."""
 
     format: int = FORMAT
     cluster: str
@@ -105,14 +105,14 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     constraints: tuple[RequestRow, ...]
     nodes: tuple[PlanNode, ...]
     node_types: tuple[TypeRow, ...]
-    unknown_sizes: tuple[str, ...]  # node types that could be bought, if their resources were known
+    unknown_sizes: tuple[str, ...]  # node types that could be launched, if their resources were known
 
 
 _DECIMALS = 6  # of a dollar: hides rounding errors of sums, and no price
 
 
 def build_report(answer: WhatIfAnswer) -> PlanReport:
-    """Arranges the planner's answer; decides nothing."""
+    """Arrange the planner's answer; decides nothing."""
     reasons = _Reasons(answer.verdicts)
     demands = _items(answer, reasons, Subject.DEMAND)
     constraints = _items(answer, reasons, Subject.CONSTRAINT)
@@ -143,7 +143,7 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
 
 
 def _unknown_sizes(answer: WhatIfAnswer) -> tuple[str, ...]:
-    """Returns the types without resources that may have workers."""
+    """Return the types without resources that may have workers."""
     head = answer.spec.head_node_type
     return tuple(
         known.name
@@ -153,7 +153,7 @@ def _unknown_sizes(answer: WhatIfAnswer) -> tuple[str, ...]:
 
 
 def type_rows(verdicts: Iterable[Verdict]) -> tuple[TypeRow, ...]:
-    """Returns the verdicts about node types as rows."""
+    """Return the verdicts about node types as rows."""
     return tuple(
         TypeRow(node_type=verdict.subject_id, reason=verdict.reason, detail=verdict.detail)
         for verdict in verdicts
@@ -196,25 +196,25 @@ def _items(answer: WhatIfAnswer, reasons: _Reasons, subject: Subject) -> tuple[R
 
 
 class _Rejected:
-    """A _Rejected finds why other node types were not used, given what the plan leaves of the limits."""
+    """Finds why other node types were not used, given what the plan leaves of the limits."""
 
     def __init__(self, answer: WhatIfAnswer) -> None:
         packing = answer.packing
-        bought = Counter(packing.launch)
+        launched = Counter(packing.launch)
         self._before, self._room_before = packing.offers, packing.room
         self._after = [
-            replace(offer, room=offer.room - bought[offer.node_type.name]) for offer in packing.offers
+            replace(offer, room=offer.room - launched[offer.node_type.name]) for offer in packing.offers
         ]
-        self._room_after = None if packing.room is None else max(0, packing.room - sum(bought.values()))
+        self._room_after = None if packing.room is None else max(0, packing.room - sum(launched.values()))
 
     def types(self, demand: Demand, outcome: ItemOutcome) -> Mapping[str, Reason]:
         if outcome.unplaced:
-            return rejections(demand, self._after, self._room_after, outcome.bought)
-        return rejections(demand, self._before, self._room_before, outcome.bought)
+            return rejections(demand, self._after, self._room_after, outcome.launched)
+        return rejections(demand, self._before, self._room_before, outcome.launched)
 
 
 def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> RequestRow:
-    """Returns a gang's item: all bundles count, or none; of a fallback those that were placed."""
+    """Return a gang's item: all bundles count, or none; of a fallback those that were placed."""
     verdicts = reasons.of(Subject.GANG, gang.gang_id)
     count = sum(verdict.count for verdict in verdicts)
     return RequestRow(
@@ -229,16 +229,16 @@ def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> RequestRow:
 
 
 def _why(verdicts: Iterable[Verdict]) -> tuple[ReasonRow, ...]:
-    """Returns the verdicts without their subject, which the item names."""
+    """Return the verdicts without their subject, which the item names."""
     names = ReasonRow.__struct_fields__
     return tuple(ReasonRow(**{name: getattr(verdict, name) for name in names}) for verdict in verdicts)
 
 
 def _launches(answer: WhatIfAnswer) -> tuple[LaunchRow, ...]:
-    """Returns what would be bought, in the order of the cluster file; offers of a type cheapest first."""
+    """Return what would be launched, in the order of the cluster file; offers of a type cheapest first."""
     rows: list[LaunchRow] = []
     for known in answer.spec.node_types:
-        offers = answer.packing.bought_offers.get(known.name)
+        offers = answer.packing.launched_offers.get(known.name)
         if offers:
             rows += [_launch(known, count, known.offer(name)) for name, count in offers.items()]
         elif answer.packing.launch.get(known.name):

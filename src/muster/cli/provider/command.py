@@ -1,4 +1,4 @@
-"""Implements `muster provider check` and `muster provider end`."""
+"""Implement `muster provider check` and `muster provider end`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROKEN = 1
 _FILE = click.Path(path_type=Path)
 
 
-@click.group()
+@click.group(epilog="\b\nExamples:\n  muster provider check --config rack.yaml rack_provider.RackProvider")
 def provider() -> None:
     """Check a node provider against the contract before you use it."""
 
@@ -37,8 +37,8 @@ Examples:
   muster provider check my.Provider --config my.yaml -y --json > report.json
 
 Each check runs in a separate cluster and terminates its machines, also after Ctrl-C and SIGTERM.
-Exit codes: 0 all applicable checks passed; 1 a check failed, the run was interrupted, or machines are
-left; 2 bad input, nothing was created.
+Exit codes: 0 all applicable checks passed; 1 a check failed, or machines are left;
+2 bad input, nothing was created; 130 interrupted.
 """
 
 
@@ -101,6 +101,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
     from muster.cli.console import confirm
+    from muster.cli.main import INTERRUPTED
     from muster.cli.provider import report
     from muster.providers.contract.live import RefusalFile, load_refusals, run_name
     from muster.providers.contract.run import ContractRun, cost_bound
@@ -126,7 +127,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - clic
         subjects = live.subjects(run, sizes, refusals, clock)
         found = ContractRun(subjects, begin=page.begin, done=page.done, ending=page.ending).run(checks)
     page.show_end(found, bound, _how_to_end(live.class_name, options["config"]))
-    ctx.exit(0 if found.kept else BROKEN)
+    ctx.exit(INTERRUPTED if found.interrupted else 0 if found.kept else BROKEN)
 
 
 def _live(options: Mapping[str, Any]) -> LiveProvider:
@@ -141,7 +142,7 @@ def _live(options: Mapping[str, Any]) -> LiveProvider:
 
 @contextmanager
 def _named_in(file: Path) -> Iterator[None]:
-    """Adds the file to errors about what stands in it."""
+    """Add the file to errors about what stands in it."""
     try:
         yield
     except ConfigError as error:
@@ -169,7 +170,7 @@ def _how_to_end(module: str, file: Path) -> str:
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Lets SIGTERM and a closed terminal do what Ctrl-C does: machines are ended first."""
+    """Let SIGTERM and a closed terminal do what Ctrl-C does: machines are ended first."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

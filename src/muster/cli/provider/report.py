@@ -1,4 +1,4 @@
-"""Shows a check while it runs and its report at the end, as text or as JSON."""
+"""Show a check while it runs and its report at the end, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INDENT = " " * 9
 
 
 class Page:
-    """A Page prints each line of the contract as soon as its result is known; with JSON, only the end."""
+    """Prints each line of the contract as soon as its result is known; with JSON, only the end."""
 
     def __init__(self, class_name: str, run: str, lines: int, *, as_json: bool) -> None:
         self._class_name, self._run, self._lines, self._as_json = class_name, run, lines, as_json
@@ -40,7 +40,7 @@ class Page:
             self._status.stop()
 
     def show_plan(self, node_type: str, bound: CostBound, listed: Sequence[Check]) -> None:
-        """Shows what will be created and the most that it can cost; `listed`: the lines, too."""
+        """Show what will be created and the most that it can cost; `listed`: the lines, too."""
         lines = f"{self._lines} line{'s' if self._lines != 1 else ''}"
         text = f"{self._class_name}: {lines} of the contract, with machines of type {node_type}"
         if self._as_json:
@@ -66,7 +66,7 @@ class Page:
             _show_result(result)
 
     def show_end(self, report: ContractReport, bound: CostBound, how_to_end: str) -> None:
-        """Shows the sum, and what is left with the command that ends it."""
+        """Show the sum, and what is left with the command that ends it."""
         if self._as_json:
             emit(json.dumps(self._plain(report, bound), indent=2).encode())
         else:
@@ -103,7 +103,7 @@ class Page:
 
 
 def bound_text(bound: CostBound) -> str:
-    """Returns the most that a check can cost, and how that was reckoned."""
+    """Return the most that a check can cost, and how that was reckoned."""
     machines = (
         f"at most {bound.machines} machines, {bound.at_once} at a time, each for"
         f" {duration(bound.lives_s)} at most"
@@ -124,7 +124,7 @@ def _show_result(result: CheckResult) -> None:
 
 
 def _below(text: str, label: str) -> Text:
-    """Returns a text in lines that begin below the name of the line of the contract."""
+    """Return a text in lines that begin below the name of the line of the contract."""
     lines = textwrap.wrap(f"{label}{' '.join(text.split())}", console().width - len(_INDENT))
     return Text("\n".join(f"{_INDENT}{line}" for line in lines), style=QUIET)
 
@@ -141,7 +141,7 @@ def _sum(report: ContractReport) -> str:
 
 
 def show_left(left: Mapping[str, LeftMachines], how_to_end: str) -> None:
-    """Shows which machines are left and how to end them."""
+    """Show which machines are left and how to end them."""
     if not left:
         show(Text("nothing is left"))
         return

@@ -1,1 +1,1 @@
-"""Implements `muster sim`: simulated clusters and simulated experiments."""
+"""Implement `muster sim`: simulated clusters and simulated experiments."""

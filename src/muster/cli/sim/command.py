@@ -1,4 +1,4 @@
-"""Implements `muster sim`: runs the real controllers in a simulated world."""
+"""Implement `muster sim`: runs the real controllers in a simulated world."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.cli.sim.tune_command import tune_command
 from muster.sim.cluster.world import quiet
 
 
-@click.group()
+@click.group(epilog="\b\nExamples:\n  muster sim day --seed 1\n  muster sim tune --trace results/search")
 def sim() -> None:
     """Simulate the autoscaler or a tuner.
 

@@ -1,4 +1,4 @@
-"""Implements `muster sim tune`: runs simulated experiments as its options say."""
+"""Implement `muster sim tune`: runs simulated experiments as its options say."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT_PROBLEM = next(iter(PROBLEMS.values()))
 
 @dataclass(frozen=True, kw_only=True)
 class SimTuneOptions:
-    """SimTuneOptions are the options of the command, as given."""
+    """The options of the command, as given."""
 
     script: Path | None
     trace: str
@@ -53,7 +53,7 @@ class SimTuneOptions:
 
 @dataclass
 class Reply:
-    """A Reply holds the answers and the notes about them."""
+    """Holds the answers and the notes about them."""
 
     options: SimTuneOptions
     answers: list[SchedulerResult] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Reply:
 
 @dataclass
 class _SharedInput:
-    """A _SharedInput is what all experiments of one question share."""
+    """What all experiments of one question share."""
 
     curve: Curve
     problem: Problem | None
@@ -89,14 +89,14 @@ class _SharedInput:
         mode = given.mode or (tune.mode if tune else None) or (self.problem and self.problem.mode)
         if not isinstance(metric, str) or not isinstance(mode, str):
             raise ConfigError(
-                "no metric to optimise: give --metric NAME and --mode min or max, or a script whose "
+                "no metric to optimize: give --metric NAME and --mode min or max, or a script whose "
                 "TuneConfig has both (one objective)"
             )
         return metric, mode
 
 
 def ask(options: SimTuneOptions) -> Reply:
-    """Runs one simulated experiment per scheduler, all on the same curves."""
+    """Run one simulated experiment per scheduler, all on the same curves."""
     launch = launch_of(options.script) if options.script is not None else None
     problem = PROBLEMS.get(options.trace) if not os.path.exists(options.trace) else None
     if problem is None and not os.path.exists(options.trace):
@@ -170,7 +170,7 @@ def _experiment(shared: _SharedInput, make: Callable[[], Any], reply: Reply) -> 
 
 
 def _search(shared: _SharedInput, reply: Reply) -> tuple[int, Callable[[], Any] | None]:
-    """Returns the number of trials and their searcher; by default the trace's own configs are used."""
+    """Return the number of trials and their searcher; by default the trace's own configs are used."""
     options, recorded = shared.options, shared.recorded
     tune = shared.launch.tune if shared.launch is not None else None
     asked = options.samples or (tune.num_samples if tune is not None else DEFAULT_SAMPLES)
@@ -310,7 +310,7 @@ class _Reached(BaseException):
 
 
 def launch_of(script: Path) -> ExperimentSpec:
-    """Runs the script as `python SCRIPT` would. Raises ConfigError when it fails or never tunes anything."""
+    """Run the script as `python SCRIPT` would. Raises ConfigError when it fails or never tunes anything."""
     if not script.is_file():
         raise ConfigError(f"{script}: there is no such file. Give a Python file that builds a Tuner")
     from muster.tune.tuner import Tuner

@@ -1,4 +1,4 @@
-"""Renders simulated runs: header, summary, state at the end of a replay, progress of a sweep, answers."""
+"""Render simulated runs: header, summary, state at the end of a replay, progress of a sweep, answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def story_pages(story: DayStory) -> Iterator[RenderableType]:
-    """Yields the story of a day: node types, events, costs."""
+    """Yield the story of a day: node types, events, costs."""
     styles = {t.name: style for t, style in zip(story.types, _STYLES, strict=False)}
     yield Text("A day of an autoscaled cluster", style="bold")
     yield Text(
@@ -102,7 +102,7 @@ def _money(story: DayStory) -> Iterator[RenderableType]:
     peak = f"${story.peak_per_hour:.2f}/h at {_clock(story.peak_at_s)}, kept for {story.hours:g} h"
     waits = f"waited {story.median_wait_s:.0f} s (median), {story.longest_wait_s:.0f} s (longest) for a place"
     rows = (
-        ("spent", f"${story.spent:.2f}", f"{story.machines_bought} machines bought over the day, {left}"),
+        ("spent", f"${story.spent:.2f}", f"{story.machines_launched} machines launched over the day, {left}"),
         ("at peak all day", f"${story.at_peak_all_day:.2f}", f"{peak}: the day cost {share:.0%} of that"),
         ("tasks", str(story.tasks_finished), waits),
     )
@@ -123,7 +123,7 @@ FORMAT = 1
 
 
 def reply_pages(reply: Reply) -> list[RenderableType]:
-    """Returns the tables of `muster sim tune`: each scheduler's best, its course over time, its config."""
+    """Return the tables of `muster sim tune`: each scheduler's best, its course over time, its config."""
     configs = [
         f"best of {answer.scheduler}: {plain(answer.best.config)} at iteration {answer.best.iteration}"
         for answer in reply.answers
@@ -173,7 +173,7 @@ def _over_time(reply: Reply) -> Table:
 
 
 def as_document(reply: Reply) -> bytes:
-    """Returns the answers as one JSON document."""
+    """Return the answers as one JSON document."""
     content = {
         "format": FORMAT,
         "trace": reply.options.trace,
@@ -196,7 +196,7 @@ def _answer(answer: SchedulerResult) -> dict[str, object]:
 
 
 def draw(reply: Reply, path: Path) -> None:
-    """Draws the best value over time to a file. Raises ConfigError without matplotlib."""
+    """Draw the best value over time to a file. Raises ConfigError without matplotlib."""
     figure = new_figure(12, 4.5)
     for cell, axis, label in zip(
         figure.subplots(1, 2), ("at_s", "worker_s"), ("hours", "node-hours"), strict=True

@@ -1,1 +1,1 @@
-"""Implements `muster status`: the machines, the waiting requests and the reasons of a cluster."""
+"""Implement `muster status`: the machines, the waiting requests and the reasons of a cluster."""

@@ -1,4 +1,4 @@
-"""Implements `muster status`: machines, waiting requests with their reasons, failures and spend."""
+"""Implement `muster status`: machines, waiting requests with their reasons, failures and spend."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from muster.autoscaler.status_files import read_record
 from muster.base.clock import SystemClock
 from muster.base.codec import encode_plain
 from muster.base.text import money
+from muster.base.untrusted import error_text
 from muster.cli.console import QUIET, TABLE_WIDTH, console, emit
 from muster.cli.grid import PageSize, TableGrid
 from muster.cli.status.report import StatusReport, build_report
@@ -56,7 +57,7 @@ OUT_OF_DATE = 3
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("cluster", required=False, metavar="[FILE|NAME]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("-w", "--watch", "live", is_flag=True, help="Refresh the page until q or Ctrl-C.")
+@click.option("-w", "--watch", "live", is_flag=True, help="Refresh the view until q or Ctrl-C.")
 @click.option(
     "-a", "--all", "is_all", is_flag=True, help="Show one line for each cluster known here, and sums."
 )
@@ -106,7 +107,7 @@ def status(
 
 
 def report_of(cluster: KnownCluster) -> StatusReport:
-    """Returns the newest report. Raises ClusterError before the monitor's first tick."""
+    """Return the newest report. Raises ClusterError before the monitor's first tick."""
     published = cluster.status()
     if published is None and cluster.record is None:
         raise ClusterError(
@@ -129,18 +130,19 @@ def report_of(cluster: KnownCluster) -> StatusReport:
 
 
 def show_all(root: Path, *, as_json: bool) -> int:
-    """Shows every cluster that has files here, heads elsewhere are asked; returns the exit code."""
+    """Show every cluster that has files here, heads elsewhere are asked; return the exit code."""
     homes = [ClusterHome(path) for path in sorted(root.glob("*")) if path.is_dir()]
     with ThreadPoolExecutor(max_workers=16) as pool:
         rows = list(pool.map(cluster_row, homes))
-    sums = {key: sum(row[key] for row in rows) for key in ("price_per_hour", "spent")}
+    sums = {key: sum((row[key] or 0.0 for row in rows), 0.0) for key in ("price_per_hour", "spent")}
     if as_json:
         emit(encode_plain({"clusters": rows, **sums}))
     else:
         detail = ["~detail"] if any(row["detail"] for row in rows) else []
         grid = TableGrid("cluster", "state", ">workers", ">waiting", ">per hour", ">spent", *detail)
         for row in (*rows, {**dict.fromkeys(ROW, ""), "cluster": "total", **sums}):
-            grid.add(*(money(row[key]) if key in sums else str(row[key]) for key in ROW))
+            cells = ("-" if row[key] is None else row[key] for key in ROW)
+            grid.add(*(money(cell) if isinstance(cell, float) else str(cell) for cell in cells))
         page = console(TABLE_WIDTH)
         for part in grid.section(f"{len(rows)} clusters", PageSize(width=page.width), of=len(rows) + 1):
             page.print(part)
@@ -151,7 +153,7 @@ ROW = ("cluster", "state", "workers", "waiting", "price_per_hour", "spent", "det
 
 
 def cluster_row(home: ClusterHome) -> dict[str, Any]:
-    """Returns what is known of a cluster; what a head elsewhere does not tell is not known."""
+    """Return what is known of a cluster; what nothing tells is None, not 0."""
     from muster.cli.gc import ASK_S, head_status
 
     record, known, now = read_record(home), known_cluster(home), SystemClock().now()
@@ -164,8 +166,10 @@ def cluster_row(home: ClusterHome) -> dict[str, Any]:
             problem = "" if found and found[2] else "its monitor does not run"
     except (MusterError, TimeoutError, asyncio.TimeoutError) as error:
         problem = str(error) or f"its head did not answer within {ASK_S:g} s"
+    except Exception as error:  # noqa: BLE001 - it must not hide the other clusters
+        problem = error_text(error)
     state = "down" if record is None else "not known" if problem or published is None else "up"
-    cells: tuple[Any, ...] = (0, 0, 0.0, 0.0)
+    cells: tuple[Any, ...] = (None, None, None, None)
     if published is not None:
         report = build_report(published, now=now)
         waiting = sum(row.count for row in report.pending)
@@ -186,7 +190,7 @@ _ROWS: tuple[tuple[int, int, int], ...] = (
 
 
 def watch(cluster: KnownCluster, *, verbose: bool) -> None:
-    """Shows one cluster until the user quits; also one that is starting or stopping."""
+    """Show one cluster until the user quits; also one that is starting or stopping."""
     page = Console(highlight=False, markup=False, emoji=False)
     screen = Live(console=page, screen=True, auto_refresh=False, vertical_overflow="crop")
     with contextlib.suppress(KeyboardInterrupt), _keys_at_once(), screen as live:
@@ -207,7 +211,7 @@ def _page(cluster: KnownCluster, page: Console, *, verbose: bool) -> RenderableT
 
 
 def fitted(report: StatusReport, page: Console, *, verbose: bool) -> RenderableType:
-    """Returns the page with as many rows per section as the screen has room for, and the footer."""
+    """Return the page with as many rows per section as the screen has room for, and the footer."""
     width, height = min(page.width, TABLE_WIDTH), page.height
     options = page.options.update(width=width, height=None)
     for machines, requests, others in _ROWS:

@@ -1,4 +1,4 @@
-"""Builds a StatusReport from the status that the monitor published; pure."""
+"""Build a StatusReport from the status that the monitor published; pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORMAT = 1
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """A NodeRow is one machine of the cluster, or a node that no record knows."""
+    """One machine of the cluster, or a node that no record knows."""
 
     instance_id: str  # "" for a node without a record
     node_id: str  # "" while no node runs on it
@@ -48,14 +48,14 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     used: Mapping[str, float] = {}
     total: Mapping[str, float] = {}
     price_per_hour: float | None = None
-    zone: str = ""  # of the offer it was bought from; "" when its type has none
+    zone: str = ""  # of the offer it was launched from; "" when its type has none
     market: str = ""
     reason: Reason | None = None  # why it stays or goes
     detail: str
 
 
 class PendingRow(Struct, frozen=True, kw_only=True):
-    """A PendingRow is a number of waiting requests that share a reason."""
+    """A number of waiting requests that share a reason."""
 
     kind: str  # demand, gang or constraint
     subject_id: str
@@ -69,7 +69,7 @@ class PendingRow(Struct, frozen=True, kw_only=True):
 
 
 class FailureRow(Struct, frozen=True, kw_only=True):
-    """A FailureRow is a launch that failed recently."""
+    """A launch that failed recently."""
 
     at: float
     instance_id: str
@@ -79,14 +79,14 @@ class FailureRow(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """A Usage is one resource over all nodes that run."""
+    """One resource over all nodes that run."""
 
     used: float
     total: float
 
 
 class StatusReport(Struct, frozen=True, kw_only=True):
-    """A StatusReport is the whole answer of `muster status`."""
+    """The whole answer of `muster status`."""
 
     format: int = FORMAT
     cluster: str
@@ -117,7 +117,7 @@ class StatusReport(Struct, frozen=True, kw_only=True):
 
 
 def shape_of(verdict: Verdict, runtime: RuntimeReport | None) -> str:
-    """Returns `{CPU: 2}` or `STRICT_SPREAD of 3 x {CPU: 1}`; "" when the report no longer has the request."""
+    """Return `{CPU: 2}` or `STRICT_SPREAD of 3 x {CPU: 1}`; "" when the report no longer has the request."""
     if runtime is None:
         return ""
     if verdict.subject is Subject.GANG:
@@ -138,7 +138,7 @@ def shape_of(verdict: Verdict, runtime: RuntimeReport | None) -> str:
 
 
 def demand_words(demand: Demand) -> str:
-    """Returns one request of the demand as text."""
+    """Return one request of the demand as text."""
     words = f"{{{demand.shape.positive()}}}"
     signs = {LabelOperator.IN: "is", LabelOperator.NOT_IN: "is not"}
     alternatives = [
@@ -154,7 +154,7 @@ def demand_words(demand: Demand) -> str:
 
 
 def gang_words(gang: Gang) -> str:
-    """Returns a gang's first option as text, and the number of the others."""
+    """Return a gang's first option as text, and the number of the others."""
     bundles: Counter[str] = Counter()
     for bundle in gang.options[0] if gang.options else ():
         bundles[demand_words(bundle)] += bundle.count
@@ -184,7 +184,7 @@ _ORDER = {word: position for position, word in enumerate(("busy", "idle", "runni
 
 
 def build_report(published: PublishedStatus, *, now: float, problem: str = "") -> StatusReport:
-    """Builds the report; `problem` is why the status may be out of date. The caller adds the files."""
+    """Build the report; `problem` is why the status may be out of date. The caller adds the files."""
     age_s = max(0.0, now - published.at)
     nodes = tuple(_nodes(published, 0.0 if problem else age_s))
     verdicts = published.status.verdicts
@@ -224,27 +224,27 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
 
 
 def node_word(instance: Instance, report: NodeReport | None) -> str:
-    """Returns a user's word for the machine's state."""
+    """Return a user's word for the machine's state."""
     if instance.state is _S.RAY_RUNNING and report is not None:
         return _RUNNING_WORDS.get(report.status, "running")
     return _WORDS.get(instance.state, instance.state.name.lower())
 
 
 def detail_of(verdict: Verdict) -> str:
-    """Returns the verdict's own sentence, or one for the reasons that need none."""
+    """Return the verdict's own sentence, or one for the reasons that need none."""
     if verdict.detail:
         return verdict.detail
     sentences = {
         Reason.PLACED: "fits on {}, which runs",
         Reason.WAITING_FOR_NODE: "{} is on its way",
-        Reason.WAITING_FOR_LAUNCH: "a machine of type {} is being bought",
+        Reason.WAITING_FOR_LAUNCH: "a machine of type {} is being launched",
         Reason.WAITING_FOR_RESIZE: "{} is being enlarged",
     }
     return sentences.get(verdict.reason, "{}").format(verdict.target)
 
 
 def shown_resources(resources: Resources) -> dict[str, float]:
-    """Returns the resources without those Ray adds for nodes and placement groups."""
+    """Return the resources without those Ray adds for nodes and placement groups."""
     return {name: units / SCALE for name, units in resources.items() if not is_internal(name)}
 
 
@@ -266,7 +266,7 @@ _KEPT = frozenset(reason for reason in Reason if reason.name.startswith("KEPT_")
 
 
 def _node_verdicts(verdicts: Iterable[Verdict]) -> dict[str, Verdict]:
-    """Returns the verdict that is shown of each machine: the newest, unless an earlier one is a trouble."""
+    """Return the verdict that is shown of each machine: the newest, unless an earlier one is a trouble."""
     shown: dict[str, Verdict] = {}
     for verdict in verdicts:
         if verdict.subject is not Subject.NODE:

@@ -1,4 +1,4 @@
-"""Renders a StatusReport as a page of tables that fits the terminal."""
+"""Render a StatusReport as a page of tables that fits the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AROUND = _COUNT_INDENT + _SPAN + 2 * _COUNT_GAP  # count, time and gaps of a li
 
 
 def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) -> Iterator[RenderableType]:
-    """Yields the waiting requests; blocked ones come first, because users look for them."""
+    """Yield the waiting requests; blocked ones come first, because users look for them."""
     rows = sorted(pending, key=lambda row: row.reason in SERVED)
     if not rows:
         return
@@ -64,7 +64,7 @@ def _shape(row: PendingRow) -> str:
 
 
 def _asks_for(shape: str, name: str, width: int, frame: PageSize) -> list[Text]:
-    """Returns what is requested, in one line or in several; the name of a gang is never cut."""
+    """Return what is requested, in one line or in several; the name of a gang is never cut."""
     if len(shape) + len(name) <= width:
         return [Text.assemble(shape, (name, QUIET))]
     if frame.wrap:
@@ -91,7 +91,7 @@ _FACT = 10  # columns of the names of facts
 
 
 def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Yields the page, top to bottom; problems stand above everything else."""
+    """Yield the page, top to bottom; problems stand above everything else."""
     title = Text.assemble((report.cluster, HEADING), (f"  {report.address}", QUIET))
     updated = f"updated {short_duration(report.age_s)} ago"
     room = frame.width - title.cell_len - len(updated)
@@ -122,14 +122,14 @@ def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableTyp
 
 
 def _fact(name: str, words: str, frame: PageSize) -> Iterator[Text]:
-    """Yields a line of the head of the page; a list that is too long for it continues below."""
+    """Yield a line of the head of the page; a list that is too long for it continues below."""
     *firsts, last = words.split(", ")
     for position, line in enumerate(folded((*(f"{part}," for part in firsts), last), frame.width - _FACT)):
         yield Text(f"{'' if position else name:<{_FACT}}{line}")
 
 
 def machines_line(report: StatusReport) -> str:
-    """Returns the number of machines by state, such as `1 head, 2 busy, 1 idle, 1 starting`."""
+    """Return the number of machines by state, such as `1 head, 2 busy, 1 idle, 1 starting`."""
     counts = Counter("head" if row.is_head else row.state for row in report.nodes)
     return ", ".join(f"{count} {word}" for word, count in counts.items()) or "none"
 
@@ -183,7 +183,7 @@ def _why_node(row: NodeRow) -> str:
 
 
 def _types(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Types that cannot be bought now; with -v every type that was considered."""
+    """Types that cannot be launched now; with -v every type that was considered."""
     rows = [row for row in report.node_types if frame.verbose or row.reason in BLOCKED_TYPES]
     grid = TableGrid("~type", "verdict", "~")
     for row in rows[: frame.others]:
@@ -193,7 +193,7 @@ def _types(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
 
 
 def offers_section(offers: Sequence[OfferStatus], at: float, frame: PageSize) -> Iterator[RenderableType]:
-    """Yields offers with machines and those that are backed off; with -v all of them."""
+    """Yield offers with machines and those that are backed off; with -v all of them."""
     rows = [row for row in offers if frame.verbose or row.machines or row.blocked_until is not None]
     grid = TableGrid("~type", "zone", "market", ">$/h", ">machines", "~")
     for row in rows[: frame.others]:

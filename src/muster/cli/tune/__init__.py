@@ -1,1 +1,1 @@
-"""Implements `muster tune`: lists, shows, exports and resumes experiments."""
+"""Implement `muster tune`: lists, shows, exports and resumes experiments."""

@@ -1,4 +1,4 @@
-"""Implements `muster tune best` and `compare`: the best trials of one experiment, and of several."""
+"""Implement `muster tune best` and `compare`: the best trials of one experiment, and of several."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ScoredTrial(Struct, frozen=True):
-    """A ScoredTrial is a trial with the value it is compared by."""
+    """A trial with the value it is compared by."""
 
     trial: TrialSummary
     value: float
@@ -31,7 +31,7 @@ class ScoredTrial(Struct, frozen=True):
 def best_of(
     experiment: ExperimentView, metric: str | None = None, mode: str | None = None, scope: str = "last"
 ) -> list[ScoredTrial]:
-    """Returns the trials with a finite value, the best first; equal ones in the order of their creation."""
+    """Return the trials with a finite value, the best first; equal ones in the order of their creation."""
     metric, mode = wanted_metric(experiment, metric, mode)
     found = []
     for trial in experiment.trials:
@@ -42,7 +42,7 @@ def best_of(
 
 
 def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | None) -> tuple[str, str]:
-    """Returns metric and mode: the options, else the experiment's own. Raises ConfigError without both."""
+    """Return metric and mode: the options, else the experiment's own. Raises ConfigError without both."""
     chosen = metric or experiment.metric
     several = no_single_best(experiment.settings.get("metric"), experiment.settings.get("mode"))
     if not chosen and several:
@@ -58,7 +58,7 @@ def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | No
 
 
 def need_best(found: Sequence[ScoredTrial], experiment: ExperimentView, metric: str) -> None:
-    """Returns the best trials. Raises ConfigError, naming what was reported, when there is none."""
+    """Return the best trials. Raises ConfigError, naming what was reported, when there is none."""
     if found:
         return
     known = reported_metrics(experiment)
@@ -70,7 +70,7 @@ def need_best(found: Sequence[ScoredTrial], experiment: ExperimentView, metric: 
 
 
 def reported_metrics(experiment: ExperimentView) -> list[str]:
-    """Returns the names of the numbers that trials reported themselves."""
+    """Return the names of the numbers that trials reported themselves."""
     names: dict[str, None] = {}
     for trial in experiment.trials:
         own = {key: value for key, value in trial.result.items() if key not in AUTO_RESULT_KEYS}
@@ -106,11 +106,13 @@ def _analysed(
 def best_page(
     experiment: ExperimentView, count: int, form: str, asked: Mapping[str, str | None]
 ) -> tuple[list[str], list[str]]:
-    """Returns the page, and notes about what cannot be pasted; `asked` holds metric, mode and scope."""
+    """Return the page, and note about what cannot be pasted; `asked` holds metric, mode and scope."""
     metric, mode = wanted_metric(experiment, asked.get("metric"), asked.get("mode"))
     found = best_of(experiment, metric, mode, asked.get("scope") or "last")
     need_best(found, experiment, metric)
     chosen = found[:count]
+    if form == "command":
+        return [experiment.command_line(each.trial) for each in chosen], []
     records = [_record(each, experiment, (metric, mode), asked.get("scope") or "last") for each in chosen]
     odd = {key: None for each in chosen for key in not_data(each.trial.config, for_json=form == "json")}
     remarks = [f"note: no plain data, shown as text or null: {', '.join(odd)}"] if odd else []
@@ -162,7 +164,7 @@ def _record(
 def _checkpoint(
     trial: TrialSummary, experiment: ExperimentView, goal: tuple[str, str], scope: str
 ) -> tuple[str | None, float | None]:
-    """Returns the newest checkpoint and its value of the metric; for the scope "all", the best one."""
+    """Return the newest checkpoint and its value of the metric; for the scope "all", the best one."""
     newest = trial.checkpoint
     if newest is None:
         return None, None
@@ -175,7 +177,7 @@ def _checkpoint(
 
 
 def config_lines(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a config as Python text, one key per line when it is long."""
+    """Yield a config as Python text, one key per line when it is long."""
     text = repr(dict(config))
     if len(text) <= 76:
         yield text
@@ -186,7 +188,7 @@ def config_lines(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def experiment_analysis(experiment: ExperimentView) -> ExperimentAnalysis:
-    """Returns the experiment as the library sees it; nothing is unpickled for it."""
+    """Return the experiment as the library sees it; nothing is unpickled for it."""
     from muster.tune.analysis import ExperimentAnalysis
 
     return ExperimentAnalysis(
@@ -199,7 +201,7 @@ def experiment_analysis(experiment: ExperimentView) -> ExperimentAnalysis:
 
 
 class Comparison:
-    """A Comparison sets experiments side by side, by one metric."""
+    """Sets experiments side by side, by one metric."""
 
     def __init__(self, experiments: Sequence[ExperimentView], metric: str, mode: str) -> None:
         self.experiments, self.metric, self.mode = experiments, metric, mode
@@ -214,7 +216,7 @@ class Comparison:
 
     @classmethod
     def of(cls, paths: Sequence[str], metric: str | None, mode: str | None) -> Comparison:
-        """Reads the experiments; ConfigError when they are about different metrics and none is given."""
+        """Read the experiments; ConfigError when they are about different metrics and none is given."""
         from muster.cli.tune.experiment import read_experiment
 
         experiments = [read_experiment(path) for path in paths]
@@ -225,7 +227,7 @@ class Comparison:
         return cls(experiments, *next(iter(goals)))
 
     def record(self) -> list[dict[str, Any]]:
-        """Returns one object per experiment."""
+        """Return one object per experiment."""
         return [
             {
                 "experiment": name,
@@ -244,7 +246,7 @@ class Comparison:
         ]
 
     def lines(self) -> list[str]:
-        """Returns a table with a row per fact and a column per experiment, and who is best."""
+        """Return a table with a row per fact and a column per experiment, and who is best."""
         records = self.record()
         facts = ("state", "trials", "results", "seconds", "best", "best_trial")
         parameters = dict.fromkeys(key for record in records for key in record["config"])
@@ -261,11 +263,14 @@ class Comparison:
         return [*layout.lines, *notes(layout), *self._winner(records)]
 
     def draw(self, file: Path, x: str) -> None:
-        """Draws the best value so far of each. Raises ConfigError for a file that cannot be written."""
+        """Draw the best value so far of each. Raises ConfigError for a file that cannot be written."""
         from muster.tune.plots.overlay import progress_of, save_overlay
 
         if file.suffix.lower() not in (".html", ".svg", ".png"):
             raise ConfigError(f"-o {file}: the name must end in .html, .svg or .png")
+        if file.suffix.lower() == ".html":
+            self._write_page(file, x)
+            return
         curves = [
             progress_of(experiment_analysis(each), name, self.metric, self.mode)
             for name, each in zip(self._names, self.experiments, strict=True)
@@ -273,6 +278,21 @@ class Comparison:
         try:
             save_overlay(curves, self.metric, x, file)
         except (ImportError, OSError) as error:
+            raise ConfigError(f"-o {file}: {error}") from error
+
+    def _write_page(self, file: Path, x: str) -> None:
+        from muster.page.plot_report import PlottedExperiment, plot_page
+
+        shown = [
+            PlottedExperiment(
+                name=name, metric=self.metric, mode=self.mode, trials=experiment_analysis(each).trials
+            )
+            for name, each in zip(self._names, self.experiments, strict=True)
+        ]
+        start = f"#es={','.join(map(str, range(len(shown))))}{'&by=time' if x == 'time' else ''}"
+        try:
+            file.write_text(plot_page(shown, start), encoding="utf-8", errors="replace")
+        except OSError as error:
             raise ConfigError(f"-o {file}: {error}") from error
 
     def _winner(self, records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Defines the columns of trials and experiments, and filters and sorts rows by them.
+"""Define the columns of trials and experiments, and filters and sorts rows by them.
 
 A column is chosen by its name, by the heading it is shown under, or by a pattern (`config/*`).
 """
@@ -19,7 +19,7 @@ from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row, number
-from muster.tune.reporting.tally import last_line
+from muster.tune.reporting.tally import error_line
 
 Row = Mapping[str, Any]
 HEADINGS = {  # name of a column: what stands above it; either may be asked for
@@ -54,14 +54,17 @@ TIMES = frozenset({"created_at", "started_at", "reported_at", "ended_at", "times
 TIMES_SHORT = frozenset({"last_updated", "since"})  # without seconds
 DURATIONS = frozenset({"time_total_s", "time_this_iter_s", "time_since_restore"})
 CONFIG = "config/"
+RESULT = "result/"  # begins a reported key that is the name of another column
 
 
 def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
-    """Returns every column of a trial: its state, its last result and its config."""
-    failure = trial.failure
-    name = trial.trial_name
+    """Return every column of a trial: its state, its last result and its config."""
+    failure, name = trial.failure, trial.trial_name
+    result = flat_row({str(key): value for key, value in trial.result.items() if key != "config"})
+    clashing = [key for key in result if key in FIXED and key not in AUTO_RESULT_KEYS]
     return {
-        **flat_row({str(key): value for key, value in trial.result.items() if key != "config"}),
+        **result,
+        **{f"{RESULT}{key}": result[key] for key in clashing},
         **flat_row({"config": dict(trial.config)}),
         "trial_id": trial.trial_id,
         "trial_name": name,
@@ -71,7 +74,7 @@ def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
         "reports": trial.reports,
         "starts": trial.starts,
         "failures": trial.failures,
-        "error": None if failure is None else last_line(failure.traceback or failure.message),
+        "error": None if failure is None else error_line(failure.traceback or failure.message),
         "checkpoint": None if trial.checkpoint is None else trial.checkpoint.path,
         "path": path,
         "created_at": trial.created_at,
@@ -82,16 +85,17 @@ def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
 
 
 def is_own(name: str) -> bool:
-    """Returns whether the user reported the column, rather than muster."""
+    """Return whether the user reported the column, rather than muster."""
     return name not in FIXED and name not in AUTO_RESULT_KEYS and not name.startswith(CONFIG)
 
 
-def own_metrics(rows: Iterable[Row], at_most: int = 3) -> list[str]:
-    """Returns the first numbers that trials reported, for an experiment without a metric."""
+def own_metrics(rows: Sequence[Row], metric: str | None, at_most: int = 3) -> list[str]:
+    """Return the column of the metric, or the first numbers that trials reported."""
+    if metric:
+        return [next((name for row in rows for name in row if name == f"{RESULT}{metric}"), metric)]
     found: dict[str, None] = {}
     for row in rows:
-        numbers = (key for key, value in row.items() if is_own(key) and number(value) is not None)
-        found.update(dict.fromkeys(numbers))
+        found |= {key: None for key, value in row.items() if is_own(key) and number(value) is not None}
         if len(found) >= at_most:
             break
     return list(found)[:at_most]
@@ -106,21 +110,21 @@ class RowColumns:
 
     @cached_property
     def known(self) -> tuple[str, ...]:
-        """Returns all columns, the fixed ones first."""
+        """Return all columns, the fixed ones first."""
         return tuple(dict.fromkeys(chain(self._fixed, *self._rows)))
 
     def asked(self, texts: Iterable[str], option: str) -> tuple[str, ...]:
-        """Returns the columns named by `a,b` texts. Raises ConfigError with the nearest names."""
+        """Return the columns named by `a,b` texts. Raises ConfigError with the nearest names."""
         words = [word.strip() for text in texts for word in text.split(",")]
         found = (name for word in words if word for name in self._matching(word, option))
         return tuple(dict.fromkeys(found))
 
     def values(self, name: str) -> list[Any]:
-        """Returns the values of a column, without those of rows that have none."""
+        """Return the values of a column, without those of rows that have none."""
         return [row[name] for row in self._rows if row.get(name) is not None]
 
     def one(self, word: str, option: str) -> str:
-        """Returns a single column. Raises ConfigError with the nearest names."""
+        """Return a single column. Raises ConfigError with the nearest names."""
         if word in self._fixed or any(word in row for row in self._rows):
             return word
         for name in (*(name for name, shown in HEADINGS.items() if shown == word), f"{CONFIG}{word}"):
@@ -132,7 +136,7 @@ class RowColumns:
         if "*" not in word:
             return (self.one(word, option),)
         found = tuple(name for name in self.known if fnmatch.fnmatchcase(name, word))
-        if not found and word != f"{CONFIG}*":  # an empty config is no mistake
+        if not found and word != f"{CONFIG}*":  # an empty config is fine
             raise ConfigError(self._unknown(word, option))
         return found
 
@@ -158,7 +162,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def filtered(rows: Sequence[Row], filters: Iterable[str], columns: RowColumns) -> list[Row]:
-    """Returns the rows that pass all `<column> <op> <value>`; a row without a value passes none."""
+    """Return the rows that pass all `<column> <op> <value>`; a row without a value passes none."""
     kept = list(rows)
     for text in filters:
         passes = _condition(text, columns)
@@ -193,7 +197,7 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
 
 
 def _check_kind(text: str, name: str, values: Sequence[Any], op: str, operand: str) -> None:
-    """Raises ConfigError where no value can pass, because numbers are compared with a text."""
+    """Raise ConfigError where no value can pass, because numbers are compared with a text."""
     are_numbers = [number(value) is not None for value in values if not isinstance(value, bool)]
     has_number = _number_from(operand) is not None
     if are_numbers and all(are_numbers) and not has_number:
@@ -219,7 +223,7 @@ def _number_from(text: str) -> float | None:
 
 
 def ordered(rows: Sequence[Row], names: Sequence[str], *, descending: bool = False) -> list[Row]:
-    """Sorts by the first column, then by the next; rows without a value come last either way."""
+    """Sort by the first column, then by the next; rows without a value come last either way."""
     result = list(rows)
     for name in reversed(names):
         has = [row for row in result if _rank(row.get(name)) is not None]

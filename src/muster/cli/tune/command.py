@@ -1,4 +1,4 @@
-"""Implements `muster tune`: the options of its commands; the modules that do the work are imported on use."""
+"""Implement `muster tune`: the options of its commands; the modules that do the work are imported on use."""
 
 from __future__ import annotations
 
@@ -37,9 +37,17 @@ class _Tune(click.Group):
     """Knows Ray's names of the commands, and lists the commands in the order of their use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return ["run", *self.commands, "submit"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "run":
+            from muster.cli.tune.run.options import run
+
+            return run
+        if cmd_name == "submit":
+            from muster.cli.tune.submit import submit
+
+            return submit
         return super().get_command(ctx, RAY_NAMES.get(cmd_name, cmd_name))
 
 
@@ -58,15 +66,16 @@ class _RayWords(click.Command):
 @click.group(
     cls=_Tune,
     context_settings={"max_content_width": 88},
-    epilog="Exit codes: 0 success; 1 `resume` ended with failed trials; 2 bad input; 3 a budget or deadline "
-    "stopped `resume`; 130 interrupted.",
+    epilog="\b\nExamples:\n  muster tune ls results/search\n  muster tune resume results/search\n\n"
+    "Exit codes: 0 success; 1 `run` or `resume` ended with failed trials; 2 bad input; 3 a budget or "
+    "deadline stopped them; 130 interrupted.",
 )
 def tune() -> None:
-    """List, show, compare, plot, export and resume experiments.
+    """Tune commands, and list, show, compare, plot, export, stop and resume experiments.
 
     PATH is an experiment directory, <storage_path>/<name>. The experiment may be running. `resume` runs the
     experiment's code and loads pickled objects: use it only with directories that you trust. All other
-    commands are safe with any directory; `plot` and `add-note` write a file into it.
+    commands are safe with any directory; `plot`, `add-note`, `stop` and `set` write a file into it.
     """
 
 
@@ -98,11 +107,11 @@ def ls(path: str | None, as_json: bool, watch: bool, output: Path | None, desc: 
 
     \b
     Examples:
-    muster tune ls
-    muster tune ls results/mine --sort loss --limit 10
-    muster tune ls results/mine --filter 'status == ERROR' --columns trial_id,error
-    muster tune ls results/mine --columns 'trial,status,config/*' -o trials.csv
-    muster tune ls results
+      muster tune ls
+      muster tune ls results/mine --sort loss --limit 10
+      muster tune ls results/mine --filter 'status == ERROR' --columns trial_id,error
+      muster tune ls results/mine --columns 'trial,status,config/*' -o trials.csv
+      muster tune ls results
     """
     from muster.cli.tune.ls import ListOptions, as_record, as_text, listing
     from muster.cli.tune.table import page_size
@@ -133,7 +142,7 @@ def ls(path: str | None, as_json: bool, watch: bool, output: Path | None, desc: 
     elif as_json:
         _emit_json(as_record(listing(place, choice), chosen=bool(choice.columns)))
     else:
-        _print(read()[0])
+        print_lines(read()[0])
 
 
 @tune.command(name="show", short_help="Show an experiment, or one of its trials.")
@@ -144,7 +153,7 @@ def ls(path: str | None, as_json: bool, watch: bool, output: Path | None, desc: 
 def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> None:
     """Show an experiment, or one of its trials.
 
-    TRIAL is a trial id, the end of one, or the name of a trial directory.
+    TRIAL is a trial id, the last part of one, or the name of a trial directory.
 
     \b
     Examples:
@@ -176,7 +185,7 @@ def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> No
         one = None if trial is None else find_trial(experiment, trial)
         _emit_json(experiment_record(experiment) if one is None else trial_record(experiment, one))
     else:
-        _print(read()[0])
+        print_lines(read()[0])
 
 
 @tune.command()
@@ -202,23 +211,26 @@ def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> No
     help="Output format.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
-def best(path: str, count: int, form: str, as_json: bool, **asked: str | None) -> None:
+@click.option("--command", "as_command", is_flag=True, help="Print the commands that the best trials ran.")
+def best(path: str, count: int, form: str, as_json: bool, as_command: bool, **asked: str | None) -> None:
     """Print the best trials and their configs, ready to paste.
 
-    By default the last value of each trial counts. --scope all: its best value; avg: its mean; last-5-avg
-    and last-10-avg: the mean of its last values.
+    Compares the last value of each trial. --scope all compares the best values; avg, last-5-avg and
+    last-10-avg compare the mean of all, the last 5 or the last 10 values.
 
     \b
     Examples:
-    muster tune best results/mine
-    muster tune best results/mine --metric accuracy --mode max -n 5
-    muster tune best results/mine --format yaml > best.yaml
+      muster tune best results/mine
+      muster tune best results/mine --metric accuracy --mode max -n 5
+      muster tune best results/mine --format yaml > best.yaml
+      muster tune best results/mine --command
     """
     from muster.cli.tune.best import best_page
     from muster.cli.tune.experiment import read_experiment
 
-    page, remarks = best_page(read_experiment(path), count, "json" if as_json else form, asked)
-    _print(page)
+    form = "command" if as_command else "json" if as_json else form
+    page, remarks = best_page(read_experiment(path), count, form, asked)
+    print_lines(page)
     for each in remarks:
         remark(each)
 
@@ -238,15 +250,16 @@ def export(path: str, output: Path, results: bool) -> None:
 
     \b
     Examples:
-    muster tune export results/mine -o trials.csv
-    muster tune export results/mine --results -o curves.parquet
+      muster tune export results/mine -o trials.csv
+      muster tune export results/mine --results -o curves.parquet
     """
     from muster.cli.tune.experiment import read_experiment
 
     check_name(output)
     experiment = read_experiment(path)
     unread: list[str] = []
-    rows = list(result_rows(experiment, unread)) if results else trial_rows(experiment)
+    trials = (trial_row(trial, experiment.trial_path(trial)) for trial in experiment.trials)
+    rows = list(result_rows(experiment, unread) if results else trials)
     columns = all_columns(rows, ("trial_id", "status", "training_iteration"))
     write_rows(rows, columns, output)
     remark(f"{output}: {len(rows):,} rows, {len(columns)} columns")
@@ -265,8 +278,8 @@ def plot(path: str, output: str | None, **asked: Any) -> None:  # noqa: ANN401
 
     \b
     Examples:
-    muster tune plot results/mine
-    muster tune plot results/mine -o mine.html --kind curves
+      muster tune plot results/mine
+      muster tune plot results/mine -o mine.html --kind curves
     """
     from muster.cli.tune.best import experiment_analysis, wanted_metric
     from muster.cli.tune.experiment import read_experiment
@@ -301,8 +314,8 @@ def compare(paths: tuple[str, ...], output: Path | None, as_json: bool, **asked:
 
     \b
     Examples:
-    muster tune compare results/random results/optuna
-    muster tune compare results/* --metric loss --mode min -o both.html
+      muster tune compare results/random results/optuna
+      muster tune compare results/* --metric loss --mode min -o both.html
     """
     from muster.cli.tune.best import Comparison
 
@@ -313,7 +326,7 @@ def compare(paths: tuple[str, ...], output: Path | None, as_json: bool, **asked:
     if as_json:
         _emit_json(comparison.record())
     elif output is None:
-        _print(comparison.lines())
+        print_lines(comparison.lines())
 
 
 @tune.command()
@@ -342,16 +355,54 @@ def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN
 
     \b
     Examples:
-    muster tune resume results/mine
-    muster tune resume results/mine --errored restart
-    muster tune resume results/mine --trainable my_project.train:train
-    muster tune resume results/mine --script train.py
+      muster tune resume results/mine
+      muster tune resume results/mine --errored restart
+      muster tune resume results/mine --trainable my_project.train:train
+      muster tune resume results/mine --script train.py
     """
     from muster.cli.tune.resume import ResumeRequest, resumed
 
     lines, code = resumed(path, ResumeRequest(**asked), report=remark)
-    _print(lines)
+    print_lines(lines)
     ctx.exit(code)
+
+
+@tune.command(short_help="Stop a running experiment, or some of its trials.")
+@click.argument("path")
+@click.argument("trials", nargs=-1, metavar="[TRIAL_ID]...")
+def stop(path: str, trials: tuple[str, ...]) -> None:
+    """Ask the driver of a running experiment to stop it, or to stop some of its trials.
+
+    The experiment stops as after Ctrl-C: everything is saved, and `muster tune resume` continues it. A
+    stopped trial does not continue.
+
+    \b
+    Examples:
+      muster tune stop results/mine
+      muster tune stop results/mine 1a2b3_00004 1a2b3_00007
+    """
+    from muster.cli.tune.resume import request_stop
+
+    print_lines(request_stop(path, trials))
+
+
+@tune.command("set", short_help="Change the budget or the deadline of a running experiment.")
+@click.argument("path")
+@click.option(
+    "--cost-budget", type=float, metavar="USD", help="New total budget, including what was already spent."
+)
+@click.option("--deadline", type=float, metavar="SECONDS", help="New deadline, in seconds from now.")
+def set_limits(path: str, cost_budget: float | None, deadline: float | None) -> None:
+    """Ask the driver of a running experiment to enforce another budget or deadline.
+
+    \b
+    Examples:
+      muster tune set results/mine --cost-budget 40
+      muster tune set results/mine --deadline 7200
+    """
+    from muster.cli.tune.resume import request_limits
+
+    print_lines(request_limits(path, cost_budget, deadline))
 
 
 @tune.command(short_help="Tune a small neural network as a demo.")
@@ -394,7 +445,7 @@ def add_note(path: str, filename: str) -> None:
 _CONTROLS = re.compile(r"(\x1b\[\d{0,2}m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def _print(lines: Iterable[str], before: str = "") -> None:
+def print_lines(lines: Iterable[str], before: str = "") -> None:
     """What trials reported cannot move the cursor or rename the window: only muster's colours pass."""
     text = _CONTROLS.sub(lambda found: found[1] or "\N{REPLACEMENT CHARACTER}", "\n".join(lines))
     emit((before + text).encode("utf-8", "replace"))
@@ -405,14 +456,14 @@ def _emit_json(value: object) -> None:
 
 
 def _watched(read: Callable[[], tuple[Iterable[str], bool]]) -> None:
-    """Shows the page every two seconds until nothing runs any more or the user presses Ctrl-C."""
+    """Show the page every two seconds until nothing runs any more or the user presses Ctrl-C."""
     from muster.base.clock import SystemClock
 
     clock, clear = SystemClock(), "\x1b[H\x1b[2J" if has_colours() else ""
     try:
         while True:
             lines, is_running = read()
-            _print(lines, clear)
+            print_lines(lines, clear)
             if not is_running:
                 return
             clock.sleep(WATCH_S)
@@ -420,13 +471,8 @@ def _watched(read: Callable[[], tuple[Iterable[str], bool]]) -> None:
         return
 
 
-def trial_rows(experiment: ExperimentView) -> list[Row]:
-    """Returns one row per trial: its state, its last result and its config."""
-    return [trial_row(trial, experiment.trial_path(trial)) for trial in experiment.trials]
-
-
 def result_rows(experiment: ExperimentView, unread: list[str]) -> Iterator[Row]:
-    """Yields one row per logged result; trials whose log cannot be read are added to `unread`."""
+    """Yield one row per logged result; trials whose log cannot be read are added to `unread`."""
     for trial in experiment.trials:
         try:
             logged = experiment.record(trial).rows()

@@ -1,4 +1,4 @@
-"""Reads an experiment's directory from its store; nothing is unpickled and nothing is changed.
+"""Read an experiment's directory from its store; nothing is unpickled and nothing is changed.
 
 Works while another process runs the experiment. Prints nothing.
 """
@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from muster.base.text import moment
-from muster.errors import StoreError
+from muster.errors import ConfigError, StoreError
 from muster.host.machine import program
-from muster.stores.experiment.codec import ENDED, EXHAUSTED
 from muster.stores.experiment.reader import (
     STORE_NAME,
     TrialReader,
@@ -32,6 +31,7 @@ from muster.tune.analysis.ray_results import rays_hint
 
 if TYPE_CHECKING:
     from muster.tune.analysis.trial_record import TrialRecord
+    from muster.tune.commands.command import Command
 
 FINISHED = ("TERMINATED", "ERROR")
 INTERRUPTED = "INTERRUPTED"  # was running when the process that ran the experiment went away
@@ -40,7 +40,7 @@ STATUSES = ("RUNNING", "PENDING", "PAUSED", INTERRUPTED, "TERMINATED", "ERROR")
 
 @dataclass(frozen=True)
 class Writer:
-    """A Writer is the process that runs an experiment now."""
+    """The process that runs an experiment now."""
 
     pid: int  # 0 when it is unknown
     since: float
@@ -51,7 +51,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class ExperimentView:
-    """An ExperimentView is one committed state of an experiment."""
+    """One committed state of an experiment."""
 
     path: str
     trials: tuple[TrialSummary, ...]
@@ -63,7 +63,7 @@ class ExperimentView:
 
     @property
     def address(self) -> str:
-        """Returns the path or URL that commands take."""
+        """Return the path or URL that commands take."""
         return self.url or self.path
 
     @property
@@ -72,7 +72,7 @@ class ExperimentView:
 
     @property
     def metric(self) -> str | None:
-        """Returns what the experiment optimises; None when that was not set."""
+        """Return what the experiment optimizes; None when that was not set."""
         return _text(self.settings.get("metric"))
 
     @property
@@ -81,7 +81,7 @@ class ExperimentView:
 
     @property
     def state(self) -> str:
-        """Returns running, finished, or interrupted: `muster tune resume` would find something to do.
+        """Return running, finished, or interrupted: `muster tune resume` would find something to do.
 
         A remote experiment that is not finished is "unfinished": whether it runs is not known.
         """
@@ -92,25 +92,25 @@ class ExperimentView:
 
     @property
     def ended_by(self) -> str:
-        """Returns "budget" or "deadline" when that has ended the last run early; "" otherwise."""
+        """Return "budget" or "deadline" when that has ended the last run early; "" otherwise."""
         found = self.settings.get("ended_by")
         return found if isinstance(found, str) and self.writer is None else ""
 
     @property
     def resume_command(self) -> str:
-        """Returns the line of a shell that continues it; more of what has ended it is part of the line."""
+        """Return the line of a shell that continues it; more of what has ended it is part of the line."""
         option = {"budget": " --cost-budget ...", "deadline": " --deadline ..."}.get(self.ended_by, "")
         return f"{program()} tune resume {quote(self.address)}{option}"
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Returns the number of trials by status, in a fixed order."""
+        """Return the number of trials by status, in a fixed order."""
         found = Counter(trial.status for trial in self.trials)
         return {status: found[status] for status in STATUSES if found[status]}
 
     @property
     def updated_at(self) -> float | None:
-        """Returns the time of the newest event."""
+        """Return the time of the newest event."""
         times = (trial.ended_at or trial.reported_at or trial.created_at for trial in self.trials)
         return max((time for time in times if time is not None), default=None)
 
@@ -120,18 +120,56 @@ class ExperimentView:
         return min((time for time in times if time is not None), default=None)
 
     def trial_path(self, trial: TrialSummary) -> str:
-        """Returns the path or URL of a trial's directory, for users."""
+        """Return the path or URL of a trial's directory, for users."""
         return f"{self.address.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
 
+    @cached_property
+    def command(self) -> Command | None:
+        """Return the command that trials run; None when they run a function or class."""
+        from muster.tune.commands.command import Command
+
+        try:
+            return msgspec.convert(self.settings.get("command"), Command | None)
+        except msgspec.ValidationError:  # of another version of muster
+            return None
+
+    def command_line(self, trial: TrialSummary) -> str:
+        """Return a trial's command, for a shell; ConfigError when trials run no command."""
+        if self.command is None:
+            raise ConfigError(
+                f"{self.path}: its trials are not commands", fix="see its configs without --command"
+            )
+        folder = self.trial_path(trial)
+        places = {"trial_dir": folder, "experiment": self.name, "trial_id": trial.trial_id}
+        files = {
+            f"config{end}": f"{folder}/command_config{end or '.json'}" for end in ("", ".yaml", ".wandb")
+        }
+        return command_line(self.command, trial.config, {**places, **files, "trial_name": trial.trial_name})
+
     def record(self, trial: TrialSummary) -> TrialRecord:
-        """Returns a trial with its files, as the library sees it."""
+        """Return a trial with its files, as the library sees it."""
         from muster.tune.analysis.trial_record import as_record
 
         return as_record(trial, self.path, self.filesystem)
 
 
+def command_line(command: Command, config: Mapping[str, Any], places: Mapping[str, str]) -> str:
+    """Return a command with its variables, for a shell; what is only known in a trial stays a placeholder."""
+    from muster.tune.commands.template import PLACES
+
+    known = {**{name: f"{{{name}}}" for name in PLACES}, "resume": "", **places}
+    variables_named = [part.name[7:] for part in command.placeholders if part.name.startswith("envvar:")]
+    known |= {f"env:{name}": os.environ.get(name, f"${name}") for name in variables_named}
+    words = command.words(config, known)
+    variables = [f"{name}={quote(value)}" for name, value in command.variables(config, known).items()]
+    line = words[-1] if command.shell else join(words)
+    place = command.cwd or command.home
+    move = [] if place in ("", os.getcwd()) else [f"cd {quote(place)} &&"]
+    return " ".join([*move, *variables, line])
+
+
 def read_experiment(path: str) -> ExperimentView:
-    """Reads the experiment in a directory. Raises MusterError with a hint when there is none."""
+    """Read the experiment in a directory. Raises MusterError with a hint when there is none."""
     from muster.tune.analysis.result_files import opened_place
     from muster.tune.analysis.trial_record import experiment_directory
 
@@ -147,7 +185,7 @@ def read_experiment(path: str) -> ExperimentView:
 
 
 def note_file(path: str, name: str) -> Path:
-    """Returns the path of a note about an experiment."""
+    """Return the path of a note about an experiment."""
     if os.path.basename(name) != name:
         raise StoreError(f"--filename {name}: must be a name, the file goes into the experiment's directory")
     experiment = read_experiment(path)
@@ -157,7 +195,7 @@ def note_file(path: str, name: str) -> Path:
 
 
 def not_an_experiment(place: str) -> StoreError:
-    """Returns the error for a place without an experiment, with the nearest one that is there."""
+    """Return the error for a place without an experiment, with the nearest one that is there."""
     if not os.path.exists(place):
         return StoreError(f"{place}: there is no such file or directory")
     if is_experiment(os.path.dirname(os.path.abspath(place))):
@@ -187,7 +225,7 @@ def _read(reader: TrialReader, root: str, filesystem: object = None) -> Experime
         settings=reader.settings(),
         writer=writer,
         # Irrelevant while the experiment runs, so it is not read then.
-        is_exhausted=writer is not None or _is_exhausted(reader),
+        is_exhausted=writer is not None or reader.is_exhausted(),
         filesystem=filesystem,
     )
 
@@ -198,30 +236,6 @@ def _lock_time(place: str) -> float:
         return os.stat(os.path.join(place, f"{STORE_NAME}.lock")).st_mtime
     except OSError:
         return 0.0
-
-
-class _Snapshot(msgspec.Struct):
-    """A _Snapshot is the part of a saved snapshot that shows whether there is more to run."""
-
-    exhausted: bool = True
-    stopping: bool = False
-
-
-_STATE = msgspec.msgpack.Decoder(_Snapshot)
-_SNAPSHOT = msgspec.msgpack.Decoder(tuple[bytes, bytes | None])
-
-
-def _is_exhausted(reader: TrialReader) -> bool:
-    """Returns True also when it is unknown: then the trials alone decide."""
-    snapshot = reader.snapshot()
-    if snapshot is not None:
-        try:
-            seen = _STATE.decode(_SNAPSHOT.decode(snapshot)[0])
-        except (ValueError, msgspec.MsgspecError):
-            return True
-        if seen.exhausted or seen.stopping:
-            return True
-    return any(fact.kind in (EXHAUSTED, ENDED) for fact in reader.tail())
 
 
 def _text(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""Implements `muster tune ls`: the trials of an experiment, or the experiments of a directory."""
+"""Implement `muster tune ls`: the trials of an experiment, or the experiments of a directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = {"TERMINATED": "done", "ERROR": "failed"}
 
 
 class ListOptions(Struct, frozen=True, kw_only=True):
-    """ListOptions are the rows and columns that the user asked for."""
+    """The rows and columns that the user asked for."""
 
     filters: tuple[str, ...] = ()
     sort: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class ListOptions(Struct, frozen=True, kw_only=True):
 
 
 class TrialListing(Struct, frozen=True, kw_only=True):
-    """A TrialListing holds rows in the requested order, and the columns to show."""
+    """Holds rows in the requested order, and the columns to show."""
 
     rows: list[Mapping[str, Any]]
     columns: tuple[str, ...]
@@ -48,7 +48,7 @@ class TrialListing(Struct, frozen=True, kw_only=True):
 
     @property
     def all_columns(self) -> tuple[str, ...]:
-        """Returns the columns shown, then all others that a row has."""
+        """Return the columns shown, then all others that a row has."""
         return tuple(dict.fromkeys(chain(self.columns, *self.rows)))
 
     @property
@@ -59,7 +59,7 @@ class TrialListing(Struct, frozen=True, kw_only=True):
 
 
 def listing(path: str, choice: ListOptions) -> TrialListing:
-    """Reads the directory once and selects rows and columns."""
+    """Read the directory once and selects rows and columns."""
     place = os.path.expanduser(path)
     if "://" not in place and os.path.isdir(place) and not is_experiment(place):
         below = experiments_below(place)
@@ -72,12 +72,11 @@ def listing(path: str, choice: ListOptions) -> TrialListing:
 
 
 def default_columns(experiment: ExperimentView, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Returns id, state, progress, metrics and the searched parameters."""
+    """Return id, state, progress, metrics and the searched parameters."""
     searched = dict.fromkeys(
         key for trial in experiment.trials for key in flatten(dict(trial.evaluated_params))
     )
-    metrics = [experiment.metric] if experiment.metric else own_metrics(rows)
-    parameters = (f"{CONFIG}{key}" for key in searched)
+    metrics, parameters = own_metrics(rows, experiment.metric), (f"{CONFIG}{key}" for key in searched)
     return ("trial_id", "status", "training_iteration", "time_total_s", *metrics, *parameters)
 
 
@@ -111,7 +110,7 @@ def _experiment_row(path: str) -> dict[str, Any]:
 
 
 def experiment_row(experiment: ExperimentView) -> dict[str, Any]:
-    """Returns the columns of an experiment."""
+    """Return the columns of an experiment."""
     best = best_of(experiment) if experiment.metric and experiment.mode else []
     writer = experiment.writer
     return {
@@ -130,7 +129,7 @@ def experiment_row(experiment: ExperimentView) -> dict[str, Any]:
 
 
 def as_record(found: TrialListing, *, chosen: bool) -> dict[str, Any]:
-    """Returns the listing for --json; with --columns only those, else every column that a row has."""
+    """Return the listing for --json; with --columns only those, else every column that a row has."""
     rows = [{name: row.get(name) for name in found.columns} if chosen else dict(row) for row in found.rows]
     if found.experiment is None:
         return {"experiments": rows}
@@ -138,7 +137,7 @@ def as_record(found: TrialListing, *, chosen: bool) -> dict[str, Any]:
 
 
 def as_text(found: TrialListing, *, colour: bool) -> Iterator[str]:
-    """Yields the page, line by line."""
+    """Yield the page, line by line."""
     if found.experiment is not None:
         yield from heading(found.experiment, colour=colour)
         yield ""
@@ -166,7 +165,7 @@ def as_text(found: TrialListing, *, colour: bool) -> Iterator[str]:
 
 
 def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
-    """Yields the experiment's name and state, its number of trials and the best value so far."""
+    """Yield the experiment's name and state, its number of trials and the best value so far."""
     state = painted(experiment.state, experiment.state, colour=colour)
     writer = "" if experiment.writer is None else f" ({experiment.writer})"
     end = f", ended by its {experiment.ended_by}" if experiment.ended_by else ""
@@ -182,6 +181,6 @@ def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """Returns the number of trials by status, such as `12 trials: 10 TERMINATED, 2 ERROR`."""
+    """Return the number of trials by status, such as `12 trials: 10 TERMINATED, 2 ERROR`."""
     parts = ", ".join(f"{count:,} {status}" for status, count in counts.items())
     return f"{counted(sum(counts.values()), 'trial')}{': ' if parts else ''}{parts}"

@@ -1,4 +1,7 @@
-"""Implements `muster tune resume`, the one command that unpickles and runs an experiment's code."""
+"""Implement `muster tune resume`, the one command that unpickles and runs an experiment's code.
+
+`stop` and `set` are here too: they ask the driver of a running experiment, and run nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from muster.base import by_value
+from muster.base.clock import SystemClock
 from muster.cli.tune.best import best_of, config_lines
-from muster.cli.tune.experiment import ExperimentView, read_experiment
+from muster.cli.tune.experiment import FINISHED, ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
-from muster.errors import ConfigError, LedgerLocked, RestoreError
+from muster.errors import ConfigError, LedgerLocked, RestoreError, StoreError
+from muster.host.machine import environment
+from muster.stores.experiment.requests import ExperimentRequest, send_request
 
 if TYPE_CHECKING:
     from muster.tune.tuner import Tuner
@@ -26,7 +32,7 @@ SCRIPT_MODULE = "muster_resumed_script"
 
 
 class ResumeRequest(Struct, frozen=True, kw_only=True):
-    """A ResumeRequest holds the options of the command."""
+    """Holds the options of the command."""
 
     trainable: str | None = None  # module:name
     script: Path | None = None
@@ -37,7 +43,7 @@ class ResumeRequest(Struct, frozen=True, kw_only=True):
 
 
 def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) -> tuple[list[str], int]:
-    """Runs the experiment to its end and returns the lines to print and the exit code."""
+    """Run the experiment to its end and return the lines to print and the exit code."""
     before = read_experiment(path)
     if before.writer is not None:
         raise LedgerLocked(
@@ -49,6 +55,12 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
         again = f" --errored resume, or restart, runs the {failed:,} failed again." if failed else ""
         nothing_left = f"It is finished: there is nothing to continue.{again}"
         return [*_summary(before), "", nothing_left], _code(before)
+    if mode := before.settings.get("as_ray"):  # its library imports ray, and muster answered for it
+        environment()["MUSTER_AS_RAY"] = str(mode)
+        try:
+            importlib.import_module("muster.as_ray")
+        except ImportError as error:
+            raise RestoreError(f"{before.address}: {error}") from error
     sys.path.insert(0, os.getcwd())
     try:
         tuner = _restored(before, request)
@@ -57,17 +69,21 @@ def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) ->
         unfinished = sum(counts.values()) - done - failed
         left = f"{done:,} trials done, {unfinished:,} unfinished, {failed:,} failed"
         report(f"continuing {before.address} ({left})")
-        tuner.fit()
+        return fit_to_end(tuner, path, skip_unfinished=request.skip_unfinished)
     except KeyboardInterrupt:
         return [f"Stopped. To continue: {before.resume_command}"], STOPPED
+
+
+def fit_to_end(tuner: Tuner, path: str, *, skip_unfinished: bool = False) -> tuple[list[str], int]:
+    """Run an experiment, and return the lines to print and the exit code."""
+    tuner.fit()
     after = read_experiment(path)
     lines = ["", *_summary(after)]
     if after.ended_by:
         more = f"Ended by its {after.ended_by}. To continue with more: {after.resume_command}"
         return [*lines, "", more], LIMITED
-    if after.state != "finished" and not request.skip_unfinished:
-        hint = f"Stopped before its end. To continue: {before.resume_command}"
-        return [*lines, "", hint], STOPPED
+    if after.state != "finished" and not skip_unfinished:
+        return [*lines, "", f"Stopped before its end. To continue: {after.resume_command}"], STOPPED
     return lines, _code(after)
 
 
@@ -180,3 +196,44 @@ def _summary(experiment: ExperimentView) -> Iterator[str]:
 
 def _code(experiment: ExperimentView) -> int:
     return TRIALS_FAILED if experiment.counts.get("ERROR") else DONE
+
+
+def request_stop(path: str, trials: Sequence[str]) -> list[str]:
+    """Ask to stop an experiment or trials; return what to print."""
+    experiment = _running(path)
+    states = {trial.trial_id: trial.status for trial in experiment.trials}
+    for trial_id in trials:
+        if trial_id not in states:
+            raise StoreError(f"{experiment.address}: has no trial {trial_id}", fix="see `muster tune ls`")
+        if states[trial_id] in FINISHED:
+            raise StoreError(f"{experiment.address}: trial {trial_id} has ended already")
+    send_request(experiment.path, ExperimentRequest(stop=not trials, trials=tuple(trials)))
+    if trials:
+        return [f"Requested: the driver stops {', '.join(trials)}."]
+    return [f"Requested: the driver saves everything and stops. To continue: {experiment.resume_command}"]
+
+
+def request_limits(path: str, cost_budget: float | None, deadline_s: float | None) -> list[str]:
+    """Ask to hold other limits; return what to print."""
+    if cost_budget is None and deadline_s is None:
+        raise ConfigError("muster tune set: give --cost-budget or --deadline")
+    if (cost_budget is not None and not cost_budget > 0) or (deadline_s is not None and not deadline_s > 0):
+        raise ConfigError("muster tune set: a budget and a deadline must be more than 0")
+    experiment = _running(path)
+    given = {"cost_budget": cost_budget, "deadline": deadline_s}
+    for name, value in given.items():
+        if value is not None and experiment.settings.get(name) is None:
+            raise StoreError(
+                f"{experiment.address}: was started without a {name}, so there is none to change",
+                fix=f"stop it, and resume it with --{name.replace('_', '-')}",
+            )
+    deadline = None if deadline_s is None else SystemClock().now() + deadline_s
+    send_request(experiment.path, ExperimentRequest(cost_budget=cost_budget, deadline=deadline))
+    return ["Requested: the driver holds the new limits within a second."]
+
+
+def _running(path: str) -> ExperimentView:
+    experiment = read_experiment(path)
+    if experiment.filesystem is not None:
+        raise StoreError(f"{experiment.address}: only experiments that run on this machine can be changed")
+    return experiment

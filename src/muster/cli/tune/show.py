@@ -1,10 +1,12 @@
-"""Implements `muster tune show`: an experiment, or one of its trials, in detail."""
+"""Implement `muster tune show`: an experiment, or one of its trials, in detail."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from shlex import quote
 from typing import Any
 
 from muster.base.text import counted, duration, moment
@@ -12,13 +14,13 @@ from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
 from muster.cli.tune.table import cell, lay_out, page_size, painted
-from muster.errors import ConfigError
+from muster.errors import CommandError, ConfigError
 from muster.host.machine import program
 from muster.host.regular_file import read_regular
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
-from muster.tune.reporting.tally import PLACE, is_own, last_line
+from muster.tune.reporting.tally import PLACE, error_line, is_own
 
 MAX_FAILURES = 5  # shown one by one; the rest is counted
 ERROR_LINES = 3
@@ -31,7 +33,7 @@ TRIAL_FIELDS = (  # of --json; the rest is computed
 
 
 def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
-    """Yields state, settings, best trial, times and failures of an experiment."""
+    """Yield state, settings, best trial, times and failures of an experiment."""
     yield from heading(experiment, colour=colour)
     yield f"in {experiment.address}"
     if experiment.state in ("interrupted", "unfinished"):
@@ -39,6 +41,8 @@ def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[st
     settings = {key: value for key, value in experiment.settings.items() if value is not None}
     if isinstance(deadline := settings.get("deadline"), float | int):
         settings["deadline"] = moment(deadline)
+    if experiment.command is not None:
+        settings["command"] = " ".join(map(quote, experiment.command.template))
     yield from section("Settings", pairs(settings))
     yield from section("Best", _best_lines(experiment))
     yield from section("Time", _time_lines(experiment))
@@ -47,7 +51,7 @@ def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[st
 
 
 def experiment_record(experiment: ExperimentView) -> dict[str, Any]:
-    """Returns the experiment for --json."""
+    """Return the experiment for --json."""
     return {
         **experiment_row(experiment),
         "settings": dict(experiment.settings),
@@ -60,7 +64,7 @@ def experiment_record(experiment: ExperimentView) -> dict[str, Any]:
 
 
 def section(title: str, lines: Iterator[str]) -> Iterator[str]:
-    """Yields a heading and its lines; nothing when there are no lines."""
+    """Yield a heading and its lines; nothing when there are no lines."""
     for position, line in enumerate(lines):
         if position == 0:
             yield ""
@@ -80,7 +84,7 @@ def _best_lines(experiment: ExperimentView) -> Iterator[str]:
 
 
 def times(experiment: ExperimentView) -> dict[str, Any]:
-    """Returns where the time went, in seconds."""
+    """Return where the time went, in seconds."""
     began, until = experiment.started_at, experiment.updated_at
     spans = {trial.trial_id: float(trial.result.get("time_total_s") or 0.0) for trial in experiment.trials}
     waits = [
@@ -119,12 +123,12 @@ def _failed(experiment: ExperimentView) -> list[TrialSummary]:
 
 
 def failure_record(trial: TrialSummary) -> dict[str, Any]:
-    """Returns kind, last line and traceback of a trial's failure."""
+    """Return kind, error line and traceback of a trial's failure."""
     failure = trial.failure
     text = "" if failure is None else failure.traceback or failure.message
     return {
         "kind": None if failure is None else failure.kind.value,
-        "error": last_line(text),
+        "error": error_line(text),
         "traceback": text,
     }
 
@@ -138,8 +142,8 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
         traceback = failure["traceback"]
         useful = [line.strip() for line in traceback.splitlines() if line.strip(" ^~")]
         own = [at for at, line in enumerate(useful[:-1]) if (found := PLACE.match(line)) and is_own(found[1])]
-        last_lines = [*useful[own[-1] : -1][: ERROR_LINES - 1], useful[-1]] if own else useful[-ERROR_LINES:]
-        yield from (f"  {line}" for line in last_lines)
+        shown = [*useful[own[-1] : -1][: ERROR_LINES - 1], failure["error"]] if own else useful[-ERROR_LINES:]
+        yield from (f"  {line}" for line in shown)
         yield from (f"  see {file}" for file in error_file(experiment, trial))
     if len(failed) > MAX_FAILURES:
         command = (
@@ -149,7 +153,7 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
 
 
 def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
-    """Returns the trial's error.txt, if there is one."""
+    """Return the trial's error.txt, if there is one."""
     place = f"{experiment.trial_path(trial)}/error.txt"
     return [below(experiment, place)] if os.path.isfile(place) else []
 
@@ -163,14 +167,14 @@ def _note_lines(experiment: ExperimentView) -> Iterator[str]:
 
 
 def pairs(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yields keys and values in two columns."""
+    """Yield keys and values in two columns."""
     width = max((len(key) for key in values), default=0)
     for key, value in values.items():
         yield f"{key.ljust(width)}  {cell(key, value)}"
 
 
 def below(experiment: ExperimentView, path: str) -> str:
-    """Returns a path relative to the experiment if it lies in it."""
+    """Return a path relative to the experiment if it lies in it."""
     prefix = f"{experiment.address.rstrip('/')}/"
     return path[len(prefix) :] if path.startswith(prefix) else path
 
@@ -179,7 +183,7 @@ PROGRESS_KEYS = ("training_iteration", "time_total_s", "time_this_iter_s", "date
 
 
 def find_trial(experiment: ExperimentView, asked: str) -> TrialSummary:
-    """Finds a trial by id, name, directory, or a unique end of the id. Raises ConfigError with near ones."""
+    """Find a trial by id, name, directory, or a unique end of the id. Raises ConfigError with near ones."""
     word = os.path.basename(asked.rstrip("/"))
     for trial in experiment.trials:
         if word in (trial.trial_id, trial.trial_name, trial.relative_logdir):
@@ -194,7 +198,7 @@ def find_trial(experiment: ExperimentView, asked: str) -> TrialSummary:
 
 
 def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool) -> Iterator[str]:
-    """Yields config, last result, checkpoints, failures and files of a trial."""
+    """Yield config, last result, checkpoints, failures and files of a trial."""
     status = painted(trial.status, trial.status, colour=colour)
     tries = f", {counted(trial.starts, 'start')}" if trial.starts > 1 or trial.status not in FINISHED else ""
     yield f"{trial.trial_name or trial.trial_id}: {status}, {counted(trial.reports, 'result')}{tries}"
@@ -205,6 +209,7 @@ def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool
     yield from ([f"suggested: {trial.why_suggested}"] if trial.why_suggested else [])
     yield from ([f"{trial.decision}: {trial.reason}"] if trial.reason else [])
     yield from section("Config", config_lines(trial.config))
+    yield from section("Command", (line for line in [_command_line(experiment, trial)] if line))
     yield from section("Last result", _result_lines(trial.result))
     yield from section("Checkpoints", _checkpoint_lines(experiment, trial))
     yield from section("Failures", _trial_failure_lines(experiment, trial))
@@ -212,14 +217,22 @@ def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool
 
 
 def trial_record(experiment: ExperimentView, trial: TrialSummary) -> dict[str, Any]:
-    """Returns the trial for --json."""
+    """Return the trial for --json."""
     return {
         **{name: getattr(trial, name) for name in TRIAL_FIELDS},
         "path": experiment.trial_path(trial),
+        "command": _command_line(experiment, trial),
         "failure": failure_record(trial) if trial.failure else None,
         "checkpoints": _checkpoints(experiment, trial),
         "files": _files(experiment, trial),
     }
+
+
+def _command_line(experiment: ExperimentView, trial: TrialSummary) -> str | None:
+    """Return the command of a trial; None when it runs none, or lacks a value of it."""
+    with suppress(CommandError):
+        return experiment.command_line(trial) if experiment.command else None
+    return None
 
 
 def _trial_failure_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterator[str]:
@@ -243,7 +256,7 @@ def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[str, Any]]:
-    """Returns the checkpoints on disk, oldest first, with the metrics they were reported with."""
+    """Return the checkpoints on disk, oldest first, with the metrics they were reported with."""
     newest = "" if trial.checkpoint is None else os.path.basename(trial.checkpoint.path)
     found = []
     for checkpoint, reported in experiment.record(trial).best_checkpoints:

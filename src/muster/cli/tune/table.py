@@ -1,4 +1,4 @@
-"""Lays rows out as text that fits the terminal, and writes them to files.
+"""Lay rows out as text that fits the terminal, and writes them to files.
 
 Left-out columns and shortened cells are noted. The lines are plain strings, not rich tables, because a rich
 table of 20,000 trials takes many seconds.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from muster.base.text import duration, moment, padded
 from muster.base.text import shortened as shorten
-from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
+from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, RESULT, TIMES, TIMES_SHORT
 from muster.errors import ConfigError, MusterError
 from muster.host.atomic_write import replacing
 from muster.trials.metrics import flatten
@@ -42,7 +42,7 @@ STYLES = {
 
 
 class TableLayout(NamedTuple):
-    """A TableLayout is a table, and what had to be left out of it."""
+    """A table, and what had to be left out of it."""
 
     lines: tuple[str, ...]
     left_out: tuple[str, ...]  # columns
@@ -50,7 +50,7 @@ class TableLayout(NamedTuple):
 
 
 def page_size() -> tuple[int, int]:
-    """Returns columns and lines of the terminal; 80 x 24 when they are unknown."""
+    """Return columns and lines of the terminal; 80 x 24 when they are unknown."""
     size = shutil.get_terminal_size((80, 24))
     return size.columns, size.lines
 
@@ -58,7 +58,7 @@ def page_size() -> tuple[int, int]:
 def lay_out(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: int, *, colour: bool
 ) -> TableLayout:
-    """Returns a table of as many columns as fit, from the left."""
+    """Return a table of as many columns as fit, from the left."""
     headings = headings_of(columns)
     widest = [
         width if len(columns) == 1 else max(WIDEST, width // 2),
@@ -84,7 +84,7 @@ def lay_out(
 
 
 def notes(layout: TableLayout) -> Iterator[str]:
-    """Yields what the table does not show, one sentence each."""
+    """Yield what the table does not show, one sentence each."""
     if layout.left_out:
         shown = ", ".join(layout.left_out[:4]) + (", ..." if len(layout.left_out) > 4 else "")
         count = len(layout.left_out)
@@ -97,16 +97,16 @@ def notes(layout: TableLayout) -> Iterator[str]:
 
 
 def headings_of(columns: Sequence[str]) -> list[str]:
-    """Returns short headings: `config/lr` is `lr`, unless another column has that name."""
+    """Return short headings: `config/lr` is `lr`, unless another column has that name."""
     taken = {HEADINGS.get(name, name) for name in columns if not name.startswith(CONFIG)}
-    pairs = [(name, name.removeprefix(CONFIG)) for name in columns]
+    pairs = [(name, name.removeprefix(CONFIG).removeprefix(RESULT)) for name in columns]
     return [
         short if short != name and short not in taken else HEADINGS.get(name, name) for name, short in pairs
     ]
 
 
 def cell(name: str, value: Any) -> str:  # noqa: ANN401 - a user's value
-    """Returns a value as text for a column."""
+    """Return a value as text for a column."""
     if value is None:
         return "-"
     if name in TIMES and (at := number(value)) is not None:
@@ -121,12 +121,12 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 - a user's value
 
 
 def painted(text: str, key: str, *, colour: bool) -> str:
-    """Returns the text in the colour of a status."""
+    """Return the text in the colour of a status."""
     return f"\x1b[{STYLES[key]}m{text}\x1b[0m" if colour and key in STYLES else text
 
 
 def _fitting(sizes: Sequence[int], width: int) -> int:
-    """Returns how many columns fit; the first always does."""
+    """Return how many columns fit; the first always does."""
     used = 0
     for position, size in enumerate(sizes):
         used += size + (GAP if position else 0)
@@ -146,7 +146,7 @@ def _line(cells: Sequence[str], sizes: Sequence[int], right: Sequence[bool], col
 
 
 def not_data(config: Mapping[str, Any], *, for_json: bool = False) -> list[str]:
-    """Returns the keys whose values cannot be pasted: objects of the user's program; NaN, in JSON."""
+    """Return the keys whose values cannot be pasted: objects of the user's program; NaN, in JSON."""
     return [key for key, value in flatten(dict(config)).items() if not _is_data(value, for_json)]
 
 
@@ -161,7 +161,7 @@ def _is_data(value: object, for_json: bool) -> bool:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
-    """Returns what JSON and YAML can hold: NaN and infinities as they are, objects as text."""
+    """Return what JSON and YAML can hold: NaN and infinities as they are, objects as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -170,7 +170,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
 
 
 def strict_json(value: object, *, indent: int | None = None) -> str:
-    """Returns JSON that every reader accepts: NaN and infinities become null."""
+    """Return JSON that every reader accepts: NaN and infinities become null."""
     return json.dumps(_finite(plain(value)), indent=indent, ensure_ascii=False)
 
 
@@ -186,7 +186,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def check_name(file: Path) -> None:
-    """Raises ConfigError for a file whose format cannot be written, before any work is done."""
+    """Raise ConfigError for a file whose format cannot be written, before any work is done."""
     if file.suffix not in _WRITERS:
         kinds = ", ".join(_WRITERS)
         raise ConfigError(f"-o {file}: unknown format", fix=f"the name must end in one of {kinds}")
@@ -197,7 +197,7 @@ def check_name(file: Path) -> None:
 
 
 def write_rows(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    """Replaces the file. Raises MusterError when it cannot be written."""
+    """Replace the file. Raises MusterError when it cannot be written."""
     check_name(file)
     try:
         with replacing(file) as draft:
@@ -207,7 +207,7 @@ def write_rows(rows: Rows, columns: Sequence[str], file: Path) -> None:
 
 
 def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the columns of `first` that exist, then all others in the order of the rows."""
+    """Return the columns of `first` that exist, then all others in the order of the rows."""
     names = dict.fromkeys(chain.from_iterable(rows))
     return (*(name for name in first if name in names), *(name for name in names if name not in first))
 
