@@ -6,6 +6,7 @@ the site, in an editor and on a page that shows the repository.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ NEW_PICTURES = ROOT / "build" / "docs" / "pictures"
 project = "muster"
 author = "the authors of muster"
 release = muster.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown"}
 include_patterns = ["*.md", "docs/*.md", "docs/*/*.md", "bench/README.md", "changelog.d/README.md"]
@@ -36,6 +37,7 @@ myst_heading_anchors = 4
 # Docstrings are plain text, with names in single backticks and Google's sections.
 default_role = "code"
 napoleon_use_ivar = True
+autosummary_generate = False
 autodoc_member_order = "groupwise"
 autodoc_default_options = {"members": True, "undoc-members": False}
 python_use_unqualified_type_names = True
@@ -48,25 +50,106 @@ html_title = "muster"
 html_static_path = ["site"]
 html_css_files = ["site.css"]
 html_extra_path = ["site/root"]
+html_search_scorer = str(Path(__file__).with_name("site") / "scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 
+# What readers type into the search, by the heading that answers it. Verdicts are added by `verdicts_of`.
+SEARCH_WORDS = {
+    "docs/aws": {
+        "What the head may do": ("IAM", "IAM permissions", "IAM policy"),
+        "Prices": ("spot prices",),
+    },
+    "docs/budgets": {"Enforce a budget": ("budget", "what a budget includes")},
+    "docs/checkpoints": {
+        "*": ("resume", "checkpoint", "retry", "crash", "kill"),
+        "What survives": ("S3", "remote storage", "storage_path"),
+        "Preemption": ("preemption", "preempted", "SIGTERM"),
+    },
+    "docs/cluster-yaml": {
+        "*": ("idle timeout", "idle_timeout_minutes", "max_workers", "min_workers"),
+        "Containers: `docker`": ("docker", "podman", "containers"),
+    },
+    "docs/cost": {"Spot or on-demand": ("spot", "spot machines", "spot instances")},
+    "docs/dashboard": {
+        "*": ("dashboard",),
+        "Access": ("remote access", "token"),
+        "Actions": ("stop button",),
+    },
+    "docs/from-ray-tune": {"*": ("not supported", "differences", "unsupported features")},
+    "docs/gpus": {"*": ("GPU", "half a GPU", "fractional GPU")},
+    "docs/installation": {"*": ("install", "extras", "Windows", "macOS")},
+    "docs/kubernetes": {"*": ("kubernetes", "kuberay", "helm"), "Waiting pods": ("pending pod",)},
+    "docs/metrics": {"*": ("prometheus", "grafana", "alerts")},
+    "docs/monitor": {"*": ("monitor", "shadow mode")},
+    "docs/node-setup": {
+        "Recover from a lost head": ("lost head", "head failed"),
+        "Find orphaned machines with `muster gc`": ("orphaned machines", "leaked machines"),
+    },
+    "docs/reference/commands": {"Exit codes": ("exit codes", "exit code 1", "exit code 2", "exit code 3")},
+    "docs/results": {"*": ("best config", "best result", "dataframe")},
+    "docs/schedulers": {
+        "*": ("early stopping", "pruning", "scheduler"),
+        "ASHAScheduler": ("ASHA",),
+        "HyperBandScheduler": ("HyperBand", "BOHB"),
+        "PopulationBasedTraining": ("PBT", "PB2"),
+    },
+    "docs/search-spaces": {
+        "*": ("nested search space",),
+        "Conditional spaces": ("conditional search space",),
+    },
+    "docs/searchers": {
+        "*": ("optuna", "bayesian optimization", "hyperopt"),
+        "Repeat a search": ("seed", "reproducible", "random seed"),
+    },
+    "docs/security": {"Ports": ("port", "ports", "open ports", "firewall")},
+    "docs/stoppers-callbacks": {
+        "Stop trials": ("stopper", "timeout"),
+        "React to events": ("callback", "callbacks"),
+    },
+    "docs/tracking": {"*": ("mlflow", "wandb", "tensorboard", "weights & biases")},
+    "docs/tune-cli": {
+        "`stop` and `set`: change a running experiment": ("stop trial", "stop one trial", "stop experiment"),
+        "`resume`: continue an interrupted experiment": ("resume experiment",),
+    },
+    "docs/tutorials/ddp": {"*": ("DDP", "distributed training", "several GPUs per trial", "torchrun")},
+    "docs/tutorials/ray-up": {"*": ("ray up", "ray autoscaler")},
+    "docs/slurm": {"*": ("slurm",)},
+}
+
+
+def add_search_words(app: object, name: str, source: list[str]) -> None:
+    """Add index entries, which the search ranks first, below the headings that `SEARCH_WORDS` names."""
+    words = verdicts_of(source[0]) if name == "docs/verdicts" else SEARCH_WORDS.get(name, {})
+    for heading, entries in words.items():
+        line = source[0].partition("\n")[0] if heading == "*" else f"## {heading}"
+        if f"{line}\n" not in source[0]:
+            raise ValueError(f"docs/conf.py: {name}.md has no heading {heading!r}; change SEARCH_WORDS")
+        index = ", ".join(f"! {entry}" for entry in entries)
+        source[0] = source[0].replace(f"{line}\n", f"{line}\n\n```{{index}} {index}\n```\n", 1)
+
+
+def verdicts_of(page: str) -> dict[str, list[str]]:
+    """Return the verdicts in the tables below each heading."""
+    sections = (section.partition("\n") for section in page.split("\n## ")[1:])
+    return {heading: re.findall(r"^\| `([\w-]+)`", text, re.MULTILINE) for heading, _, text in sections}
+
 
 def show_new_pictures(app: object, exception: Exception | None) -> None:
-    """Replaces the pictures of the repository by those that were just made."""
+    """Replace the pictures of the repository by those that were just made."""
     images = ROOT / "build" / "docs" / "html" / "_images"
     for picture in NEW_PICTURES.glob("*.*") if exception is None else ():
         shutil.copy(picture, images / picture.name)
 
 
 def add_help_texts(app: object, name: str, source: list[str]) -> None:
-    """Adds the help text of every command to the page about commands."""
+    """Add the help text of every command to the page about commands."""
     if name == "docs/reference/commands":
         source[0] += "".join(help_texts(cli, click.Context(cli, info_name="muster")))
 
 
 def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:
-    """Yields a heading and the help text of a command, then those of its sub-commands."""
+    """Yield a heading and the help text of a command, then those of its sub-commands."""
     yield f"\n## `{context.command_path}`\n\n```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -76,7 +159,7 @@ def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def keep_first_paragraph(app: object, what: str, name: str, *rest: Any) -> None:  # noqa: ANN401
-    """Leaves out what the docstring of a module says to its maintainers."""
+    """Leave out what the docstring of a module says to its maintainers."""
     lines = rest[-1]
     if what == "module" and "" in lines:
         del lines[lines.index("") :]
@@ -85,4 +168,5 @@ def keep_first_paragraph(app: object, what: str, name: str, *rest: Any) -> None:
 def setup(app: object) -> None:
     app.connect("autodoc-process-docstring", keep_first_paragraph)  # type: ignore[attr-defined]
     app.connect("build-finished", show_new_pictures)  # type: ignore[attr-defined]
+    app.connect("source-read", add_search_words)  # type: ignore[attr-defined]
     app.connect("source-read", add_help_texts)  # type: ignore[attr-defined]

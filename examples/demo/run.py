@@ -2,7 +2,7 @@
 
 python examples/demo/run.py [--out DIRECTORY] [--trials 10] [--deadline 240]
 
-The script starts a head and the monitor with nodes that are processes (no cloud, nothing is bought), runs
+The script starts a head and the monitor with nodes that are processes (no cloud, no costs), runs
 trials that do not fit on the head, prints what happens, ends everything and plots it. Nothing is left
 running, also after Ctrl-C. The demo needs Ray and matplotlib: pip install "muster-ml[ray,plot]".
 """
