@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
-TEST_JOBS ?= 2
+TEST_JOBS ?= 3
 SIM_SEEDS ?= 2000
 TUNE_SEEDS ?= 2000
 SOAK_MINUTES ?= 20
@@ -22,7 +22,7 @@ SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast test-k8s test-ray-versions sim sim-tune series parity soak bench check docs docs-check pictures changelog clean site
+.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast test-k8s test-wild test-ray-versions sim sim-tune series parity soak bench check docs docs-check pictures changelog clean site
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,7 +90,7 @@ imports: $(VENV)/.installed-dev ## Check the layers (import-linter)
 sizes: $(VENV)/.installed-dev ## Check that files and functions stay small
 	$(BIN)/python tools/check_sizes.py
 
-test: $(VENV)/.installed-dev ## Run every test a clone can run (PYTEST_ARGS=..., TEST_JOBS=2: processes)
+test: $(VENV)/.installed-dev ## Run every test a clone can run (PYTEST_ARGS=..., TEST_JOBS=3: processes)
 	$(PYTEST) -n $(TEST_JOBS) --dist loadscope --no-loadscope-reorder --durations=25 $(PYTEST_ARGS)
 
 test-fast: $(VENV)/.installed-dev ## Before a commit: no Ray, no series of kills or seeds; 90 s on two cores
@@ -99,6 +99,9 @@ test-fast: $(VENV)/.installed-dev ## Before a commit: no Ray, no series of kills
 test-k8s: $(VENV)/.installed-dev ## The KubeRay provider on the real kube-apiserver, which is built once into ~/.cache (8 minutes, root)
 	@nice sh tools/build-kube-apiserver.sh
 	$(PYTEST) tests/providers/kuberay $(PYTEST_ARGS)
+
+test-wild: ## Libraries that call Ray Tune, newest wheels, without Ray (needs uv; WILD="lenskit chemprop")
+	@sh tests/wild/run.sh $(WILD)
 
 test-ray-versions: $(VENV)/.installed-dev $(OLD_RAY)/.installed ## The monitor and the shadow on the oldest Ray that is supported
 	$(PYTEST) tests/autoscaler/test_ray_versions.py $(PYTEST_ARGS)

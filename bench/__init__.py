@@ -1,1 +1,1 @@
-"""Runs Ray's own code and ours on the same inputs: `python -m bench NAME`."""
+"""Run Ray's own code and ours on the same inputs: `python -m bench NAME`."""

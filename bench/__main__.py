@@ -1,4 +1,4 @@
-"""Runs one benchmark, prints its tables and, as the last line, its figures as JSON."""
+"""Run one benchmark, prints its tables and, as the last line, its figures as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.options import Options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one benchmark; returns 1 when a floor was missed."""
+    """Run one benchmark; returns 1 when a floor was missed."""
     given = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clusters and children are ended on the way out
     with_peer = not given.ours_only

@@ -1,4 +1,4 @@
-"""Counts the calls to AWS: for 1,000 machines that are bought, and for each tick after that, ours and Ray's.
+"""Count the calls to AWS: for 1,000 machines that are launched, and for each tick after that, ours and Ray's.
 
 Both against a moto server over HTTP, on this computer; the server counts. Ours is the provider as the
 monitor uses it, Ray's its own provider under its own monitor.
@@ -23,7 +23,7 @@ IMAGE = "ami-03cf127a"
 
 
 def run(options: Options) -> dict[str, float]:
-    """Buys machines with both, one after the other, on an empty server each."""
+    """Launch machines with both, one after the other, on an empty server each."""
     warnings.simplefilter("ignore")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     from tests.providers.aws.ec2_server import Ec2Server
@@ -47,7 +47,7 @@ def run(options: Options) -> dict[str, float]:
 
 
 def ours(server: Any, many: int) -> dict[str, float]:
-    """Launches as the monitor does: a request for all machines, and a list per tick."""
+    """Launch as the monitor does: a request for all machines, and a list per tick."""
     from muster.base.clock import ManualClock
     from muster.config.to_spec import NodeLaunch
     from muster.providers.aws import wire
@@ -64,18 +64,18 @@ def ours(server: Any, many: int) -> dict[str, float]:
     port.launch(RequestId("r-1"), {"worker": many})
     found = len(port.list_instances())
     if found != many or port.poll_launch_failures():
-        raise RuntimeError(f"{found} of {many} machines were bought")
-    bought = server.faults.calls.total() - began
+        raise RuntimeError(f"{found} of {many} machines were launched")
+    launched = server.faults.calls.total() - began
     clock.advance(SETTLED_S)
     before = server.faults.calls.total()
     for _ in range(TICKS):
         clock.advance(TICK_S)
         port.list_instances()
-    return {"launch": float(bought), "tick": (server.faults.calls.total() - before) / TICKS}
+    return {"launch": float(launched), "tick": (server.faults.calls.total() - before) / TICKS}
 
 
 def rays(server: Any, many: int) -> dict[str, float]:
-    """Lets Ray's monitor buy the same; what its bootstrap would fill in is given."""
+    """Let Ray's monitor buy the same; what its bootstrap would fill in is given."""
     import boto3
 
     from bench.peer import aws
@@ -108,7 +108,7 @@ def rays(server: Any, many: int) -> dict[str, float]:
 
 
 def compared(sides: Mapping[str, Mapping[str, float]], many: int) -> dict[str, float]:
-    """Returns the figures; the ratio is the smaller of that of launches and that of ticks.
+    """Return the figures; the ratio is the smaller of that of launches and that of ticks.
 
     With fewer machines the look-ups of the first launch weigh more: such figures have a name of their own.
     """
@@ -132,4 +132,4 @@ def show(sides: Mapping[str, Mapping[str, float]], many: int) -> None:
         (name, f"{one['launch']:.0f}", f"{one['launch'] / many:.3f}", f"{one['tick']:.2f}")
         for name, one in sides.items()
     ]
-    table.show(f"Calls to AWS for {many} machines", ("", "until bought", "per machine", "per tick"), rows)
+    table.show(f"Calls to AWS for {many} machines", ("", "until launched", "per machine", "per tick"), rows)

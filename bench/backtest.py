@@ -1,4 +1,4 @@
-"""Records a real cluster of processes with made-up prices, and replays its history against what it cost.
+"""Record a real cluster of processes with made-up prices, and replays its history against what it cost.
 
 `python -m bench.backtest --minutes 30`. The work only sleeps, so a busy computer does not matter much.
 """
@@ -33,7 +33,7 @@ FINISH_S = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; returns 1 when the replay is not near enough."""
+    """Run the benchmark; return 1 when the replay is not near enough."""
     given = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="muster-backtest-") as folder:
         cluster = LiveCluster(Path(folder), CONFIG, name="recorded")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def record(cluster: LiveCluster, seed: int, seconds: float) -> None:
-    """Lets a driver work for so long, and waits until everything is done."""
+    """Let a driver work for so long, and waits until everything is done."""
     script = Path(__file__).with_name("backtest_work.py")
     driver = Driver(script, cluster.environment(), cluster.folder / "driver.log")
     try:
@@ -61,7 +61,7 @@ def record(cluster: LiveCluster, seed: int, seconds: float) -> None:
 
 
 def show(report: dict, spent: float, given: argparse.Namespace) -> bool:
-    """Prints the comparison; returns whether it is near enough."""
+    """Print the comparison; return whether it is near enough."""
     recorded, (same,) = report["recorded"], report["variants"]
     cost = same["cost"]
     error = cost["median"] / recorded["cost"] - 1.0
@@ -70,7 +70,7 @@ def show(report: dict, spent: float, given: argparse.Namespace) -> bool:
         ("history, $", f"{recorded['cost']:.2f}", ""),
         ("replayed, $", f"{cost['median']:.2f}", f"{cost['low']:.2f} to {cost['high']:.2f}"),
         ("node-hours", f"{recorded['node_hours']:.2f}", f"{same['node_hours']['median']:.2f}"),
-        ("machines bought", str(recorded["machines"]), f"{same['machines']['median']:.0f}"),
+        ("machines launched", str(recorded["machines"]), f"{same['machines']['median']:.0f}"),
     ]
     table.show(f"{given.minutes:g} minutes, {given.starts} starts", ("", "recorded", "replayed"), rows)
     figures = {"recorded_cost": recorded["cost"], "replayed_cost": cost["median"], "relative_error": error}

@@ -1,4 +1,4 @@
-"""Submits bursts of tasks and placement groups with pauses between them: the driver of `bench.backtest`.
+"""Submit bursts of tasks and placement groups with pauses between them: the driver of `bench.backtest`.
 
 A process of its own, run by `bench.live_driver.Driver`; what runs only sleeps.
 """
@@ -25,7 +25,7 @@ def task(seconds: float) -> None:
 
 
 class Bursts:
-    """Bursts are asked for on a thread of their own, until their time is over and everything is done."""
+    """Asked for on a thread of their own, until their time is over and everything is done."""
 
     def __init__(self) -> None:
         self._is_done = False
@@ -54,7 +54,7 @@ class Bursts:
         self._is_done = True
 
     def _rest(self, seconds: float) -> None:
-        """Sleeps, and removes the groups whose time is over once they have their places."""
+        """Sleep, and remove the groups whose time is over once they have their places."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             over = [one for one in self._groups if one[0] < time.monotonic() and one[1].wait(0.01)]

@@ -1,4 +1,4 @@
-"""Checks answers of the planner: necessary conditions, counted from the problem's own numbers.
+"""Check answers of the planner: necessary conditions, counted from the problem's own numbers.
 
 A benchmark that does not check the answers measures how fast wrong ones are made.
 """
@@ -15,7 +15,7 @@ SLACK = 1e-6
 
 
 def problems(workload: Workload, packing: Packing) -> list[str]:
-    """Returns everything that is wrong with the answer."""
+    """Return everything that is wrong with the answer."""
     available = {node.id: node.available for node in workload.nodes}
     total = {node.id: node.total for node in workload.nodes}
     return [
@@ -30,12 +30,12 @@ def problems(workload: Workload, packing: Packing) -> list[str]:
 
 
 def placed_in_all(outcome: ItemOutcome) -> int:
-    places = (outcome.placed, outcome.coming, outcome.bought)
+    places = (outcome.placed, outcome.coming, outcome.launched)
     return sum(sum(place.values()) for place in places) + outcome.unplaced
 
 
 def uncounted(asked: Sequence[DemandData], found: Sequence[ItemOutcome], what: str) -> Iterator[str]:
-    """Checks that every request is somewhere, exactly once."""
+    """Check that every request is somewhere, exactly once."""
     counts = {outcome.index: placed_in_all(outcome) for outcome in found}
     for index, demand in enumerate(asked):
         if counts.get(index) != demand.count:
@@ -43,7 +43,7 @@ def uncounted(asked: Sequence[DemandData], found: Sequence[ItemOutcome], what: s
 
 
 def uncounted_gangs(workload: Workload, packing: Packing) -> Iterator[str]:
-    """Checks that every gang is placed as a whole or not at all."""
+    """Check that every gang is placed as a whole or not at all."""
     found = {outcome.index: outcome for outcome in packing.gangs}
     for index, gang in enumerate(workload.gangs):
         outcome = found.get(index)
@@ -56,7 +56,7 @@ def uncounted_gangs(workload: Workload, packing: Packing) -> Iterator[str]:
 def overfull(
     asked: Sequence[DemandData], found: Iterable[ItemOutcome], room: Mapping[str, Bag]
 ) -> Iterator[str]:
-    """Checks that no existing node holds more than it has."""
+    """Check that no existing node holds more than it has."""
     used = sums((key, asked[o.index].shape, count) for o in found for key, count in o.placed.items())
     for key, bag in used.items():
         if any(quantity > room[key].get(name, 0.0) + SLACK for name, quantity in bag.items()):
@@ -64,18 +64,18 @@ def overfull(
 
 
 def overbought(workload: Workload, packing: Packing) -> Iterator[str]:
-    """Checks that all new machines of one type together hold what was put on them, per kind of demand."""
+    """Check that all new machines of one type together hold what was put on them, per kind of demand."""
     sizes = {node_type.name: node_type.resources for node_type in workload.node_types}
     for asked, found in ((workload.demands, packing.demands), (workload.constraints, packing.constraints)):
-        used = sums((name, asked[o.index].shape, count) for o in found for name, count in o.bought.items())
+        used = sums((name, asked[o.index].shape, count) for o in found for name, count in o.launched.items())
         for node_type, bag in used.items():
-            bought = packing.launch.get(node_type, 0)
-            if any(q > sizes[node_type].get(name, 0.0) * bought + SLACK for name, q in bag.items()):
-                yield f"{bought} new {node_type} cannot hold {dict(bag)}"
+            launched = packing.launch.get(node_type, 0)
+            if any(q > sizes[node_type].get(name, 0.0) * launched + SLACK for name, q in bag.items()):
+                yield f"{launched} new {node_type} cannot hold {dict(bag)}"
 
 
 def beyond_limits(workload: Workload, launch: Mapping[str, int]) -> Iterator[str]:
-    """Checks that neither a type nor the cluster grows beyond its maximum."""
+    """Check that neither a type nor the cluster grows beyond its maximum."""
     after = Counter(node.type for node in workload.nodes) + Counter(launch)
     for node_type in workload.node_types:
         if after[node_type.name] > node_type.max_workers:
@@ -85,7 +85,7 @@ def beyond_limits(workload: Workload, launch: Mapping[str, int]) -> Iterator[str
 
 
 def sums(entries: Iterable[tuple[str, Bag, int]]) -> dict[str, Counter[str]]:
-    """Returns what was put where, added up by resource."""
+    """Return what was put where, added up by resource."""
     found: dict[str, Counter[str]] = {}
     for key, shape, count in entries:
         bag = found.setdefault(key, Counter())

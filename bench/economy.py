@@ -1,4 +1,4 @@
-"""Compares what experiments cost with ours and with a peer without prices and forecasts, in virtual time.
+"""Compare what experiments cost with ours and with a peer without prices and forecasts, in virtual time.
 
 Both sides are the same simulator, tuner and autoscaler; the peer is ours with every switch off. Costs, times
 and values are exact and the same on every machine; nothing here depends on how fast it runs, except `quote`.
@@ -40,7 +40,7 @@ Runs = dict[str, list[JointResult]]  # side -> one result per start
 
 
 def run(options: Options) -> dict[str, float]:
-    """Runs, prints the tables, returns the figures."""
+    """Run, print the tables, return the figures."""
     starts = QUICK_STARTS if options.quick else STARTS
     scenario = Scenario()
     figures: dict[str, float] = {}
@@ -69,7 +69,7 @@ def run(options: Options) -> dict[str, float]:
 
 
 def run_all(scenario: Scenario, workload: str, sides: Mapping[str, Switches], starts: int) -> Runs:
-    """Runs every start of every side, on all processors: nothing depends on what runs beside it."""
+    """Run every start of every side, on all processors: nothing depends on what runs beside it."""
     jobs = [
         (scenario, workload, switches, seed) for switches in sides.values() for seed in range(1, starts + 1)
     ]
@@ -91,7 +91,7 @@ def _run_start(job: tuple[Scenario, str, Switches, int]) -> JointResult:
 
 
 def ratio(ours: Sequence[JointResult], peer: Sequence[JointResult]) -> float:
-    """Returns the median over starts of the peer's cost / ours."""
+    """Return the median over starts of the peer's cost / ours."""
     return median(b.cost / a.cost for a, b in zip(ours, peer, strict=False))
 
 
@@ -100,7 +100,7 @@ def time_ratio(ours: Sequence[JointResult], peer: Sequence[JointResult]) -> floa
 
 
 def ratios(workload: str, found: Runs, value_range: float) -> dict[str, float]:
-    """Returns the figures of one workload; a best value is the lower the better."""
+    """Return the figures of one workload; a best value is the lower the better."""
     peer, priced = found["peer"], found["peer, types by price"]
     figures = {}
     for side, name in (("ours, on demand", "ondemand"), ("ours, with spot", "spot")):
@@ -117,7 +117,7 @@ def best(runs: Iterable[JointResult]) -> float:
 
 
 def shares(scenario: Scenario, workload: str, found: Runs, starts: int) -> dict[str, float]:
-    """Turns one feature off at a time: how much more it costs then is that feature's share."""
+    """Turn one feature off at a time: how much more it costs then is that feature's share."""
     ours, figures, rows = found["ours, with spot"][:starts], {}, []
     off = {f"without {text}": replace(OURS, **{name: False}) for text, name in WITHOUT.items()}
     off["without spot"] = ON_DEMAND
@@ -130,7 +130,7 @@ def shares(scenario: Scenario, workload: str, found: Runs, starts: int) -> dict[
 
 
 def limited(workload: str, starts: int) -> dict[str, float]:
-    """Repeats the comparison with a limit of nodes: the peer cannot buy one per trial then."""
+    """Repeat the comparison with a limit of nodes: the peer cannot buy one per trial then."""
     found = run_all(Scenario(most_nodes=LIMIT), workload, SIDES, starts)
     show(f"{workload}, at most {LIMIT} nodes, {starts} starts", found)
     return {
@@ -140,7 +140,7 @@ def limited(workload: str, starts: int) -> dict[str, float]:
 
 
 def ceilings(scenario: Scenario, workload: str, found: Runs) -> dict[str, float]:
-    """Returns what no ratio can exceed: the same trials at the best price, no boot, nothing idle or taken."""
+    """Return what no ratio can exceed: the same trials at the best price, no boot, nothing idle or taken."""
     figures = {}
     for name, switches in (("ondemand", ON_DEMAND), ("spot", OURS)):
         price, head = scenario.best_price(switches), scenario.head_price()
@@ -155,7 +155,7 @@ def ceilings(scenario: Scenario, workload: str, found: Runs) -> dict[str, float]
 
 
 def consolidation(scenario: Scenario, starts: int) -> dict[str, float]:
-    """Runs the mixed workload on demand with and without consolidation: other moves there are not."""
+    """Run the mixed workload on demand with and without consolidation: other moves there are not."""
     sides = {"consolidation off": replace(ON_DEMAND, consolidates=False), "conservative": ON_DEMAND}
     found = run_all(scenario, "mixed", sides, starts)
     show(f"mixed workload, on demand, {starts} starts", {"peer": found["consolidation off"], **found})

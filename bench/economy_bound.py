@@ -1,6 +1,6 @@
-"""Computes what moving trials could save at most in the mixed workload: `python -m bench.economy_bound 3`.
+"""Compute what moving trials could save at most in the mixed workload: `python -m bench.economy_bound 3`.
 
-Every ten seconds the trials that run without consolidation are packed anew onto the cheapest machines, in
+Every ten seconds the trials that run without consolidation are packed again onto the cheapest machines, in
 parts of machines and for nothing. Boots and the head are paid as they were. No rule can save more with the
 same trials; what differs between two runs of a scheduler is not bounded by this.
 """
@@ -28,14 +28,14 @@ Work = tuple[tuple[Resources, float], ...]  # shape -> how much of it is done pe
 
 
 class CheapestPacking:
-    """A CheapestPacking answers what machines for some work cost per hour at least."""
+    """Answers what machines for some work cost per hour at least."""
 
     def __init__(self, types: Sequence[NodeType]) -> None:
         self._types = types
         self.price_per_hour = cache(self._solve)
 
     def _solve(self, work: Work) -> float:
-        """Solves for machines of each type, and for the trials of each shape on each type, in parts."""
+        """Solve for machines of each type, and for the trials of each shape on each type, in parts."""
         types, shapes = self._types, [shape for shape, _ in work]
         if not shapes:
             return 0.0
@@ -60,7 +60,7 @@ class CheapestPacking:
 
 
 def most_saved(scenario: Scenario, seed: int) -> float:
-    """Returns the part of the cost of one start that moving trials could save at most."""
+    """Return the part of the cost of one start that moving trials could save at most."""
     switches = replace(ON_DEMAND, consolidates=False)
     cluster = scenario.cluster(switches, seed)
     run = JointRun(cluster, scenario.experiments("mixed", seed), speed_of=scenario.speeds.__getitem__)
@@ -84,7 +84,7 @@ def most_saved(scenario: Scenario, seed: int) -> float:
 
 
 def main() -> None:
-    """Prints the bound of every start and their median."""
+    """Print the bound of every start and their median."""
     logging.getLogger("muster").setLevel(logging.ERROR)
     starts = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     found = [most_saved(Scenario(most_nodes=UNLIMITED), seed) for seed in range(1, starts + 1)]

@@ -1,4 +1,4 @@
-"""Measures how often a budget is exceeded in random worlds with faults, by what the cloud charges.
+"""Measure how often a budget is exceeded in random worlds with faults, by what the cloud charges.
 
 Each world has a cluster with faults of every kind, tuners, and money that is limited: for the cluster
 (`muster.budget`), for experiments (`TuneConfig(cost_budget=...)`), or for both. Nothing of our own accounting
@@ -36,12 +36,12 @@ CALM_S = 1800.0  # how long a world is watched after its faults
 
 
 def quiet() -> None:
-    """Silences what both halves say about faults, which are expected here."""
+    """Silence what both halves say about faults, which are expected here."""
     logging.getLogger("muster").setLevel(logging.CRITICAL)
 
 
 def unit_usd(machine: CloudMachine) -> float:
-    """Returns one billing unit of a machine."""
+    """Return one billing unit of a machine."""
     offer, unit_s = machine.offer, LEAST_UNIT_S
     if offer is not None:
         unit_s = max(unit_s, offer.billing_minimum_s, offer.billing_granularity_s)
@@ -50,12 +50,12 @@ def unit_usd(machine: CloudMachine) -> float:
 
 @dataclass
 class BudgetWatch:
-    """A BudgetWatch follows what a cloud charges; one that it is not to end any more is counted apart."""
+    """Follows what a cloud charges; one that it is not to end any more is counted apart."""
 
     refused: dict[CloudId, float] = field(default_factory=dict)  # since when its end was asked for in vain
     over_usd: float = 0.0  # the most beyond the total of a period
     allowed_usd: float = 0.0  # one billing unit of each machine of the period
-    is_used_up: bool = False  # no machine could be bought, or all had to go
+    is_used_up: bool = False  # no machine could be launched, or all had to go
     over_rate_usd: float = 0.0  # beyond the limit per hour, summed up over time
     headless_usd: float = 0.0  # charged while there was no head that could have ended anything
     _heads: int = 0
@@ -68,7 +68,7 @@ class BudgetWatch:
     _since_s: float = 0.0  # when the running period began
 
     def __call__(self, cluster: FaultyCluster) -> Iterator[str]:
-        """Looks at the cloud after a tick; yields nothing, because it only measures."""
+        """Look at the cloud after a tick; yields nothing, because it only measures."""
         self._note_refused(cluster)
         self._note_headless(cluster)
         budget, plan = cluster.options.spec.budget, cluster.store.newest
@@ -103,7 +103,7 @@ class BudgetWatch:
         self._last_usd = now_usd
 
     def _counted_s(self, machine: CloudMachine, now: float) -> float:
-        """Returns until when a machine counts."""
+        """Return until when a machine counts."""
         end = now if machine.ended_at is None else machine.ended_at
         return min(end, self.refused.get(machine.cloud_id, end))
 
@@ -111,7 +111,7 @@ class BudgetWatch:
         return [m for m in cluster.cloud.machines.values() if m.kind is NodeKind.WORKER]
 
     def _charged(self, cluster: FaultyCluster) -> float:
-        """Returns what was charged so far; the head's cost to the end of the last worker: it has to stay."""
+        """Return what was charged so far; the head's cost to the end of the last worker: it has to stay."""
         now, workers = cluster.world.time, self._workers(cluster)
         last = max((self._counted_s(one, now) for one in workers), default=0.0)
         heads = [m for m in cluster.cloud.machines.values() if m.kind is NodeKind.HEAD]
@@ -139,7 +139,7 @@ class BudgetWatch:
 
 
 def _cost(machine: CloudMachine, until: float) -> float:
-    """Returns what a machine costs up to a time, at the price at which it was asked for.
+    """Return what a machine costs up to a time, at the price at which it was asked for.
 
     A price that changes in the second in which a machine is made is that of the next one.
     """
@@ -149,12 +149,12 @@ def _cost(machine: CloudMachine, until: float) -> float:
 
 
 def _drawn(draw: Stream, low: float, high: float) -> float:
-    """Draws an amount of money; small ones are as likely as large ones."""
+    """Draw an amount of money; small ones are as likely as large ones."""
     return round(math.exp(draw.uniform(math.log(low), math.log(high))), 5)
 
 
 class BudgetRun(JointSeedRun):
-    """A BudgetRun is one world in which money is limited."""
+    """One world in which money is limited."""
 
     def __init__(self, seed: int) -> None:
         self.watch = BudgetWatch()
@@ -184,7 +184,7 @@ class BudgetRun(JointSeedRun):
         super()._begin(asked)
 
     def _watch_tuners(self, cluster: FaultyCluster) -> Iterator[str]:
-        """Compares what the places of trials cost with the budget of their experiment."""
+        """Compare what the places of trials cost with the budget of their experiment."""
         for tuner in self.group.tuners:
             name, budget = tuner.asked.name, tuner.asked.experiment.limits.cost_budget
             if budget is None:
@@ -195,7 +195,7 @@ class BudgetRun(JointSeedRun):
         yield from ()
 
     def excesses(self) -> list[tuple[float, float]]:
-        """Returns every excess of a limit with what is allowed for it: one billing unit per machine."""
+        """Return every excess of a limit with what is allowed for it: one billing unit per machine."""
         watch, machines = self.watch, self.cluster.cloud.machines.values()
         found = [(watch.over_usd, watch.allowed_usd), *self.over.values()]
         if watch.over_rate_usd:
@@ -205,7 +205,7 @@ class BudgetRun(JointSeedRun):
 
 @dataclass(frozen=True)
 class BudgetOutcome:
-    """A BudgetOutcome is what came of one world."""
+    """What came of one world."""
 
     seed: int
     is_reached: bool  # a limit was reached
@@ -233,7 +233,7 @@ class BudgetOutcome:
 
 
 def run(*, quick: bool) -> dict[str, float]:
-    """Runs the worlds on all processors, prints what they cost, returns the figures."""
+    """Run the worlds on all processors, print what they cost, returns the figures."""
     seeds = range(1, (QUICK_WORLDS if quick else WORLDS) + 1)
     with ProcessPoolExecutor(initializer=quiet) as pool:
         found = list(pool.map(BudgetOutcome.of, seeds, chunksize=5))

@@ -1,4 +1,4 @@
-"""Measures how often a deadline is met where a plan that knows everything could meet it: `deadline_met`.
+"""Measure how often a deadline is met where a plan that knows everything could meet it: `deadline_met`.
 
 A problem is an experiment, a cluster and a deadline, all drawn. The exact plan knows every step time and buys
 on demand at once, within the limits of the cluster; it is searched for over the machines that it may buy, and
@@ -59,7 +59,7 @@ _PROBLEM = PROBLEMS["power_law"]
 
 @dataclass(frozen=True)
 class DeadlineProblem:
-    """A DeadlineProblem is one experiment on one cluster; `factor` times the best plan is its deadline."""
+    """One experiment on one cluster; `factor` times the best plan is its deadline."""
 
     seed: int
     experiment: SimulatedExperiment
@@ -99,11 +99,11 @@ class DeadlineProblem:
     # -- the plan that knows everything -----------------------------------------------------------
 
     def best_plan_s(self) -> float:
-        """Returns how long the best of the plans takes, from the moment of the first purchase."""
+        """Return how long the best of the plans takes, from the moment of the first purchase."""
         return min(self.planned_s(machines) for machines in self._candidates())
 
     def _candidates(self) -> Iterator[dict[str, int]]:
-        """Yields what to buy: as many as there is work for, of each type alone and of all, fastest first.
+        """Yield what to buy: as many as there is work for, of each type alone and of all, fastest first.
 
         Fewer machines are never done sooner, so that the number is not searched for.
         """
@@ -123,7 +123,7 @@ class DeadlineProblem:
         return {name: count for name, count in found.items() if count}
 
     def planned_s(self, machines: Mapping[str, int]) -> float:
-        """Runs the experiment on machines that are bought on demand from the first tick on."""
+        """Run the experiment on machines that are launched on demand from the first tick on."""
         cluster = self.cluster()
         group = TunerGroup(cluster, speed_of=SPEEDS.__getitem__)
         group.begin(JointExperiment(name="plan", experiment=self.experiment, publishes=False))
@@ -137,7 +137,7 @@ class DeadlineProblem:
         return group.tuners[0].ended_at or math.inf
 
     def _purchases(self, count: int) -> list[float]:
-        """Returns when the machines of a type can be asked for, within the limits of the cluster."""
+        """Return when the machines of a type can be asked for, within the limits of the cluster."""
         limits, asked, now = self.spec.limits, [], 0.0
         while len(asked) < count:
             running = sum(at + self.boot.expected_s <= now for at in asked)
@@ -149,7 +149,7 @@ class DeadlineProblem:
     # -- ours -------------------------------------------------------------------------------------
 
     def ours(self, deadline_s: float) -> JointRun:
-        """Runs tuner and autoscaler, which are told the deadline."""
+        """Run tuner and autoscaler, which are told the deadline."""
         limited = replace(self.experiment, limits=Limits(deadline=deadline_s))
         asked = JointExperiment(name="ours", experiment=limited)
         run = JointRun(self.cluster(), [asked], speed_of=SPEEDS.__getitem__, publish_s=PUBLISH_S)
@@ -219,7 +219,7 @@ def _node_type(draw: Stream, name: str, *, with_spot: bool) -> NodeType:
 
 @dataclass(frozen=True)
 class DeadlineResult:
-    """A DeadlineResult is one problem that the exact plan could solve."""
+    """One problem that the exact plan could solve."""
 
     seed: int
     kind: str
@@ -240,7 +240,7 @@ class DeadlineResult:
 
 
 def solved(seed: int) -> DeadlineResult | None:
-    """Runs one problem; None when the exact plan could not meet its deadline with a tenth to spare."""
+    """Run one problem; None when the exact plan could not meet its deadline with a tenth to spare."""
     problem = DeadlineProblem.drawn(seed)
     if problem.factor * (1.0 - SPARE) < 1.0:
         return None
@@ -250,7 +250,7 @@ def solved(seed: int) -> DeadlineResult | None:
     (tuner,) = run.tuners
     state, end_s = tuner.run.state, tuner.ended_at or math.inf
     is_whole = not state.ended_by and len(state.trials) == problem.experiment.num_samples
-    bought = sum(machine.node_type != HEAD_TYPE for machine in run.cluster.cloud.machines.values())
+    launched = sum(machine.node_type != HEAD_TYPE for machine in run.cluster.cloud.machines.values())
     return DeadlineResult(
         seed=seed,
         kind=problem.kind,
@@ -261,12 +261,12 @@ def solved(seed: int) -> DeadlineResult | None:
         deadline_s=deadline_s,
         is_met=is_whole and end_s <= deadline_s,
         end_s=end_s,
-        machines=bought,
+        machines=launched,
     )
 
 
 def run(*, quick: bool) -> dict[str, float]:
-    """Runs the problems on all processors, prints what came of them, returns the figures."""
+    """Run the problems on all processors, print what came of them, returns the figures."""
     seeds = range(1, (QUICK_PROBLEMS if quick else PROBLEMS_IN_ALL) + 1)
     with ProcessPoolExecutor(initializer=quiet) as pool:
         found = [one for one in pool.map(solved, seeds, chunksize=5) if one is not None]

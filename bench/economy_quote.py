@@ -51,7 +51,7 @@ RUNGS = ((1, 8, 4), (2, 8, 2), (2, 8, 4), (3, 9, 3), (4, 12, 3))  # grace period
 
 @dataclass(frozen=True, kw_only=True)
 class QuoteCase:
-    """A QuoteCase is one experiment; steps are seconds in the middle and the spread of their logarithms."""
+    """One experiment; steps are seconds in the middle and the spread of their logarithms."""
 
     name: str
     trials: int
@@ -83,7 +83,7 @@ def draw_case(seed: int, storage: Path) -> QuoteCase:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotedRun:
-    """A QuotedRun is what was quoted and what then happened, in $ and seconds."""
+    """What was quoted and what then happened, in $ and seconds."""
 
     case: QuoteCase
     low: float
@@ -106,7 +106,7 @@ class QuotedRun:
 
 
 def quotes(*, quick: bool) -> dict[str, float]:
-    """Runs all, prints the table, returns the figures."""
+    """Run all, print the table, return the figures."""
     runs = QUICK_RUNS if quick else RUNS
     with tempfile.TemporaryDirectory(prefix="muster-quote-bench-") as folder:
         cluster = LiveCluster(Path(folder), CONFIG, name="quoted")
@@ -124,7 +124,7 @@ def quotes(*, quick: bool) -> dict[str, float]:
 
 
 def run_all(cluster: LiveCluster, runs: int) -> list[QuotedRun]:
-    """Runs an experiment that does not count, as a cluster in use has had some, then the others."""
+    """Run an experiment that does not count, as a cluster in use has had some, then the others."""
     storage, found = cluster.folder / "results", list[QuotedRun]()
     before = draw_case(0, storage)
     fit(cluster, before)
@@ -155,8 +155,8 @@ def quote_and_run(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> Quo
 
 
 def quote(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> Mapping[str, float]:
-    """Returns the line of the experiment as it is, of `muster estimate`."""
-    words = ["--cluster", str(cluster.file), "--history", str(cluster.home.history)]
+    """Return the line of the experiment as it is, of `muster estimate`."""
+    words = ["--cluster-file", str(cluster.file), "--history", str(cluster.home.history)]
     words += ["--minutes", str(PROFILE_MINUTES), "--like", str(Path(like.storage) / like.name)]
     words += ["--starts", str(STARTS), "--json"]
     command = [sys.executable, "-m", "muster.cli.main", "quote", str(SCRIPT), *words]
@@ -170,7 +170,7 @@ def quote(cluster: LiveCluster, case: QuoteCase, like: QuoteCase) -> Mapping[str
 
 
 def fit(cluster: LiveCluster, case: QuoteCase) -> tuple[float, float]:
-    """Runs the experiment until its machines are gone; returns its cost and the seconds that it took."""
+    """Run the experiment until its machines are gone; returns its cost and the seconds that it took."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
         env={**cluster.environment(), **case.environment()},
@@ -189,14 +189,14 @@ def fit(cluster: LiveCluster, case: QuoteCase) -> tuple[float, float]:
 
 
 def workers_left(cluster: LiveCluster, since: float) -> int:
-    """Returns how many workers there are by a status that is newer than this; -1: it is not."""
+    """Return how many workers there are by a status that is newer than this; -1: it is not."""
     status = cluster.published()
     left = sum(one.kind is NodeKind.WORKER for one in status.instances)
     return left if status.at > since + 1.0 else -1
 
 
 def cost_of_run(cluster: LiveCluster, began: float, ended: float) -> float:
-    """Returns what the history says the workers of the run cost, and the head while it lasted."""
+    """Return what the history says the workers of the run cost, and the head while it lasted."""
     time.sleep(1.5)  # the last entry of the history is written after the status
     history = read_recording(cluster.home.history)
     workers = [
@@ -208,7 +208,7 @@ def cost_of_run(cluster: LiveCluster, began: float, ended: float) -> float:
 
 
 def starts_in(cluster: LiveCluster, case: QuoteCase) -> TrialStarts:
-    """Returns how long trials of a run took to start, as the next quote is told."""
+    """Return how long trials of a run took to start, as the next quote is told."""
     return starts_of(Path(case.storage) / case.name, read_recording(cluster.home.history).node_lives())
 
 

@@ -20,14 +20,14 @@ _SPREAD = math.log(WIDTHS[1] / WIDTHS[0]) / math.sqrt(12.0)  # of the logarithm 
 
 
 def step_seconds(config: dict, step: int) -> float:
-    """Returns how long a step sleeps: by the width of the config, and a little at random."""
+    """Return how long a step sleeps: by the width of the config, and a little at random."""
     middle = math.sqrt(WIDTHS[0] * WIDTHS[1])
     jitter = random.Random(f"{config['lr']} {step}").uniform(0.9, 1.1)
     return config["step_s"] * (config["width"] / middle) ** (config["sigma"] / _SPREAD) * jitter
 
 
 def loss(config: dict, step: int) -> float:
-    """Returns a falling curve that no quote knows: its rate and its noise depend on the config."""
+    """Return a falling curve that no quote knows: its rate and its noise depend on the config."""
     apart = abs(math.log10(config["lr"]) + 2.5)
     noise = random.Random(f"{config['lr']} {step} loss").gauss(0.0, 0.01)
     return 0.2 + 0.3 * apart / config["width"] ** 0.1 + math.exp(-step / (2.0 + 3.0 * apart)) + noise

@@ -1,4 +1,4 @@
-"""Builds the scenario of `bench economy`: machine types, prices, spot pools, trials, and the peer.
+"""Build the scenario of `bench economy`: machine types, prices, spot pools, trials, and the peer.
 
 Every number is a parameter; the defaults are those that the published figures are for. One start is one seed:
 of the search, of the trials' times, of the boots, and of where the recorded spot series begin.
@@ -51,7 +51,7 @@ _NORMAL = NormalDist()
 def assign_pools(
     keys: Sequence[str], series: Sequence[SpotSeries], assignment: Seed, start: Seed
 ) -> list[SpotPool]:
-    """Gives each pool a series, always the same for one `assignment`, and a start drawn from `start`."""
+    """Give each pool a series, always the same for one `assignment`, and a start drawn from `start`."""
     chosen, begun = assignment.derive("spot.assignment"), start.derive("spot.start")
     pools = []
     for key in keys:
@@ -62,12 +62,12 @@ def assign_pools(
 
 @dataclass(frozen=True)
 class Switches:
-    """Switches are the features of ours that the benchmark turns off one by one."""
+    """The features of ours that the benchmark turns off one by one."""
 
     price_aware: bool = True  # types and offers by their price, not by utilisation
     removes: bool = True  # what nothing will need goes at once; what is needed again soon stays
     buys_ahead: bool = True  # for a rung that is about to open, one boot time ahead
-    not_too_late: bool = True  # nothing is bought that comes too late or is not worth its boot
+    not_too_late: bool = True  # nothing is launched that comes too late or is not worth its boot
     spot: bool = True
     consolidates: bool = True
 
@@ -81,7 +81,7 @@ PEER = Switches(*(False,) * 6)
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A Scenario is every number of the benchmark."""
+    """Every number of the benchmark."""
 
     speeds: Mapping[str, float] = field(
         default_factory=lambda: {
@@ -130,7 +130,7 @@ class Scenario:
     # -- machines ---------------------------------------------------------------------------------
 
     def spec(self, switches: Switches) -> ClusterSpec:
-        """Returns the cluster file of one side."""
+        """Return the cluster file of one side."""
         types = tuple(self._node_type(name, switches) for name in self.speeds)
         head = _replaced(head_type(4), price_per_hour=self.head_price())
         usual = ForecastPolicy()
@@ -184,7 +184,7 @@ class Scenario:
         )
 
     def cluster(self, switches: Switches, seed: int) -> JointCluster:
-        """Returns the world of one start, before anything has begun."""
+        """Return the world of one start, before anything has begun."""
         spec = self.spec(switches)
         charged = {t.name: t.price_per_hour or 0.0 for t in spec.node_types}
         charged |= {
@@ -200,7 +200,7 @@ class Scenario:
         return cluster
 
     def series(self) -> list[SpotSeries]:
-        """Returns the recorded series as numbers of machines."""
+        """Return the recorded series as numbers of machines."""
         return [
             SpotSeries(
                 one["step_s"],
@@ -215,7 +215,7 @@ class Scenario:
     # -- trials -----------------------------------------------------------------------------------
 
     def experiments(self, workload: str, seed: int) -> list[JointExperiment]:
-        """Returns the experiments of a workload: asha, hyperband, pbt or mixed."""
+        """Return the experiments of a workload: asha, hyperband, pbt or mixed."""
         one_gpu = {"GPU": 1, "CPU": 1}
         if workload == "mixed":
             return [
@@ -274,7 +274,7 @@ class Scenario:
         )
 
     def run(self, workload: str, switches: Switches, seed: int) -> JointResult:
-        """Runs one start of a workload on one side."""
+        """Run one start of a workload on one side."""
         cluster = self.cluster(switches, seed)
         asked = [
             replace(one, publishes=switches.uses_forecasts or switches.consolidates)
@@ -284,7 +284,7 @@ class Scenario:
         return joint.run()
 
     def best_price(self, switches: Switches) -> float:
-        """Returns the least $ for an hour of one trial on a machine of speed 1."""
+        """Return the least $ for an hour of one trial on a machine of speed 1."""
         return min(
             (offer.price_per_hour or 0.0) / (known.resources.to_floats()["GPU"] * self.speeds[known.name])
             for known in self.spec(switches).node_types
@@ -296,7 +296,7 @@ class Scenario:
         return float(prices()[HEAD][0]["on_demand"])
 
     def value_range(self) -> float:
-        """Returns the range of final values over the search space: what 0.2 % of the range means."""
+        """Return the range of final values over the search space: what 0.2 % of the range means."""
         worst = max(
             _PROBLEM.loss({"lr": lr, "momentum": momentum}, float(self.max_t))
             for lr in (1e-4, 1.0)
@@ -307,7 +307,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class PacedCurve(Curve):
-    """A PacedCurve is a curve whose steps take a time of their own for every config."""
+    """A curve whose steps take a time of their own for every config."""
 
     inner: Curve
     step_s: float
@@ -335,7 +335,7 @@ def _replaced(node_type: NodeType, **changes: object) -> NodeType:
 
 @cache
 def prices() -> dict[str, list[dict[str, str]]]:
-    """Returns the rows of prices by machine type, in the order of the zones."""
+    """Return the rows of prices by machine type, in the order of the zones."""
     found: dict[str, list[dict[str, str]]] = {}
     with (DATA / "prices.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -1,4 +1,4 @@
-"""Describes a running cluster in which nothing is to be done, as neutral facts: input of `reconcile`."""
+"""Describe a running cluster in which nothing is to be done, as neutral facts: input of `reconcile`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Machine:
-    """A Machine is listed by the cloud, reported by the runtime and running in the ledger."""
+    """Listed by the cloud, reported by the runtime and running in the ledger."""
 
     instance_id: str
     cloud_id: str
@@ -42,7 +42,7 @@ class Machine:
 
 
 def steady(count: int) -> list[Machine]:
-    """Returns one head and `count` - 1 workers."""
+    """Return one head and `count` - 1 workers."""
     workers = [name for name in TYPES if name != HEAD_TYPE]
     return [
         Machine(

@@ -1,4 +1,4 @@
-"""Lists what the figures must reach. `python -m bench` exits with 1 when one is missed."""
+"""List what the figures must reach. `python -m bench` exits with 1 when one is missed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Floor:
-    """A Floor names one figure, or with a * several, each of which must reach the bound."""
+    """Names one figure, or with a * several, each of which must reach the bound."""
 
     pattern: str
     at_least: float | None = None
@@ -24,6 +24,17 @@ class Floor:
 
 
 FLOORS: dict[str, tuple[Floor, ...]] = {
+    "slurm": (
+        Floor("decisions.equal", at_least=1.0),
+        Floor("first_result_s", at_most=2.0),
+        Floor("calls.sbatch_per_100_trials", at_most=1.0),
+        Floor("calls.squeue_per_s", at_most=0.2),
+        Floor("rate_ratio", at_least=0.5),
+        Floor("idle_share", at_most=0.08),
+        Floor("faults.lost", at_most=0),
+        Floor("faults.repeated_unexplained", at_most=0),
+        Floor("faults.jobs_left", at_most=0),
+    ),
     "aws": (
         Floor("calls_per_tick.1000", at_most=1.0),
         Floor("calls_per_launch", at_most=0.05),
@@ -36,6 +47,17 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("early_stopping.decision_ms.*.2_at_1000", at_most=0.3),
         Floor("early_stopping.decision_ms.*.2_at_20000", at_most=2.0),
         Floor("early_stopping.decision_ms.*.3_at_1000", at_most=5.0),
+    ),
+    "command": (
+        Floor("echo.trials_per_s", at_least=60),
+        Floor("echo.cpu_ms", at_most=15),
+        Floor("echo.speed_of_functions", at_least=0.5),
+        Floor("child.results_ratio", at_least=0.5),
+        Floor("lines.results_per_s", at_least=5000),
+        Floor("output.mb_per_s", at_least=100),
+        Floor("output.worker_grows_mb", at_most=20),
+        Floor("output.file_mb", at_most=66),
+        Floor("stop.ms_p99", at_most=100),
     ),
     "economy": (
         Floor("cost_ratio.asha_ondemand", at_least=1.5),
@@ -186,7 +208,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
 
 
 def missed(bench: str, figures: Mapping[str, float], *, partial: bool) -> list[str]:
-    """Returns one sentence per floor that was missed. In a partial run a figure may be absent."""
+    """Return one sentence per floor that was missed. In a partial run a figure may be absent."""
     found = []
     for floor in FLOORS[bench]:
         matches = {name: value for name, value in figures.items() if fnmatchcase(name, floor.pattern)}

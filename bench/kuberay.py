@@ -1,6 +1,6 @@
-"""Measures the sidecar of a RayCluster with 1,000 pods in 20 groups: CPU of a tick, memory, requests.
+"""Measure the sidecar of a RayCluster with 1,000 pods in 20 groups: CPU of a tick, memory, requests.
 
-The API server is the one of the tests, in this process; the sidecar is a process of its own, under the limits
+The API server is the one of the tests, in this process; the sidecar is a separate process, under the limits
 that KubeRay gives it (512 MiB, half a CPU) where this computer lets us set them.
 """
 
@@ -31,7 +31,7 @@ SUFFIX = f".{PODS}"
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measures, prints the table, returns the figures."""
+    """Measure, print the table, return the figures."""
     ticks = 10 if options.quick else TICKS
     table.progress(f"kuberay: an API server with {PODS} pods in {GROUPS} groups")
     with running_api() as api:
@@ -79,7 +79,7 @@ def measured(api: KubeApi, token: str, ticks: int, prefix: list[str]) -> dict[st
 
 
 def peer_figures(api: KubeApi, times: int, prefix: list[str], ours: dict[str, float]) -> dict[str, float]:
-    """Measures one listing of Ray's provider; Ray makes one in every loop, in the loop's own thread."""
+    """Measure one listing of Ray's provider; Ray makes one in every loop, in the loop's own thread."""
     token = api.token("kuberay-1.7")
     command = [*prefix, sys.executable, "-m", "bench.peer.kuberay", api.url, token, str(times)]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -92,7 +92,7 @@ def peer_figures(api: KubeApi, times: int, prefix: list[str], ours: dict[str, fl
 
 
 def followed(child: subprocess.Popen[str], api: KubeApi, token: str, lines: int) -> tuple[list[int], dict]:
-    """Returns how many requests the child had made at each line that it printed, and its last line."""
+    """Return how many requests the child had made at each line that it printed, and its last line."""
     counts: list[int] = []
     last = ""
     assert child.stdout is not None
@@ -106,7 +106,7 @@ def followed(child: subprocess.Popen[str], api: KubeApi, token: str, lines: int)
 
 
 def fill(api: KubeApi) -> None:
-    """Makes the RayCluster and its pods, as large as real ones are (about 9 kB each)."""
+    """Make the RayCluster and its pods, as large as real ones are (about 9 kB each)."""
     each = PODS // GROUPS
     groups = [worker_group(f"group-{n:02d}", each, maxReplicas=200) for n in range(GROUPS)]
     store = api.store
@@ -136,7 +136,7 @@ def pod(name: str, group: str, number: int) -> dict:
 
 @contextmanager
 def changing(api: KubeApi) -> Iterator[None]:
-    """Changes the status of some pods all the time."""
+    """Change the status of some pods all the time."""
     ended = threading.Event()
 
     def change() -> None:
@@ -159,7 +159,7 @@ def changing(api: KubeApi) -> Iterator[None]:
 
 @contextmanager
 def limited() -> Iterator[tuple[list[str], bool]]:
-    """Yields the beginning of a command that runs under the sidecar's limits, and whether there are any."""
+    """Yield the beginning of a command that runs under the sidecar's limits, and whether there are any."""
     groups = [Path("/sys/fs/cgroup") / kind / f"muster-bench-{os.getpid()}" for kind in ("memory", "cpu")]
     try:
         for group in groups:

@@ -1,4 +1,4 @@
-"""Runs a real cluster on this computer by `muster up` and `muster down`, and reads its state.
+"""Run a real cluster on this computer by `muster up` and `muster down`, and read its state.
 
 For the soak and the end-to-end tests. Free ports, a home and a token of its own; everything is known and
 ended by process id, so another Ray on the computer is never touched.
@@ -30,7 +30,7 @@ _GAVE_UP = "timed out during startup"
 
 
 class LiveCluster:
-    """A LiveCluster is the cluster of one file; `folder` has the file, the home and files of tests."""
+    """The cluster of one file; `folder` has the file, the home and files of tests."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LiveCluster:
         self.processes = ProcessTracker(self)
 
     def edit(self, config: str) -> None:
-        """Replaces the file as a whole, as an editor does."""
+        """Replace the file as a whole, as an editor does."""
         fresh = self.file.with_suffix(".new")
         fresh.write_text(config, encoding="utf-8")
         os.replace(fresh, self.file)
@@ -63,7 +63,7 @@ class LiveCluster:
         return self._run_command([sys.executable, "-m", "muster.cli.main", *words], self._own, timeout_s)
 
     def muster_json(self, *words: str) -> dict[str, Any]:
-        """Returns what a command prints with --json; `muster status` exits with 3 when it is out of date."""
+        """Return what a command prints with --json; `muster status` exits with 3 when it is out of date."""
         done = self.muster(*words, "--json")
         if done.returncode not in (0, 3):
             raise RuntimeError(f"muster {' '.join(words)}: {done.stdout}{done.stderr}")
@@ -74,7 +74,7 @@ class LiveCluster:
         return self._run_command(command, self.environment(), COMMAND_S).stdout
 
     def up(self) -> str:
-        """Starts the cluster, or what is missing of it; returns the command's output."""
+        """Start the cluster, or what is missing of it; returns the command's output."""
         for _ in range(TRIES):
             self._keep_token()
             done = self.muster("up", str(self.file), "--yes")
@@ -85,7 +85,7 @@ class LiveCluster:
         return done.stdout
 
     def _keep_token(self) -> None:
-        """Writes the token again after a start that failed, which removes it."""
+        """Write the token again after a start that failed, which removes it."""
         if self._token and not self.home.token.exists():
             self.home.token.touch(mode=0o600)
             self.home.token.write_text(self._token, encoding="ascii")
@@ -94,7 +94,7 @@ class LiveCluster:
         return self.muster("down", self.name, "--yes")
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment for drivers and tools."""
+        """Return the environment for drivers and tools."""
         record = read_record(self.home)
         if record is None:
             raise RuntimeError(f"{self.name} is not up")
@@ -105,7 +105,7 @@ class LiveCluster:
         return self.environment()["RAY_ADDRESS"]
 
     def log_tail(self, lines: int = 30) -> str:
-        """Returns the end of the monitor's log."""
+        """Return the end of the monitor's log."""
         try:
             text = self.home.monitor_log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -125,11 +125,11 @@ class LiveCluster:
         return None if record is None else record.monitor_pid
 
     def node_records(self) -> list[NodeRecord]:
-        """Returns the records of the process provider, nodes that ended included."""
+        """Return the records of the process provider, nodes that ended included."""
         return NodeDirectory(self.home.nodes).records() if self.home.nodes.is_dir() else []
 
     def temp_root(self) -> str:
-        """Returns the directory of all sockets and logs of its nodes; "" when there is none."""
+        """Return the directory of all sockets and logs of its nodes; "" when there is none."""
         with contextlib.suppress(FileNotFoundError):
             return (self.home.nodes / "temp_dir").read_text(encoding="utf-8").strip()
         return ""
@@ -137,7 +137,7 @@ class LiveCluster:
     # -- what happens to it -----------------------------------------------------------------------
 
     def kill_node(self, cloud_id: str) -> int:
-        """Kills everything in the node's session, as a loss of power would; returns how many processes."""
+        """Kill everything in the node's session, as a loss of power would; returns how many processes."""
         record = NodeDirectory(self.home.nodes).find(cloud_id)
         if record is None or record.process is None:
             return 0
@@ -148,7 +148,7 @@ class LiveCluster:
         return len(killed)
 
     def kill_monitor(self) -> int | None:
-        """Kills the monitor, and only the monitor: what it started continues."""
+        """Kill the monitor, and only the monitor: what it started continues."""
         pid = self.monitor_pid()
         if pid is not None:
             _kill(pid)
@@ -169,7 +169,7 @@ class LiveCluster:
 
 
 class ProcessTracker:
-    """A ProcessTracker records every process a cluster ever had, by id and start time."""
+    """Records every process a cluster ever had, by id and start time."""
 
     def __init__(self, cluster: LiveCluster) -> None:
         self._cluster = cluster
@@ -177,7 +177,7 @@ class ProcessTracker:
         self._words: set[str] = {str(cluster.home.path)}
 
     def update(self) -> None:
-        """Finds processes by the session of each node, the monitor's id, and paths in the command."""
+        """Find processes by the session of each node, the monitor's id, and paths in the command."""
         root = self._cluster.temp_root()
         if root:
             self._words.add(root)
@@ -188,7 +188,7 @@ class ProcessTracker:
                 self._seen.setdefault((one.pid, one.started), one.name)
 
     def living(self) -> dict[int, str]:
-        """Returns process ids and names, without this process and its callers."""
+        """Return process ids and names, without this process and its callers."""
         ours = _ancestors()
         self.update()
         now = {(one.pid, one.started): one for one in table() if one.is_alive}
@@ -205,7 +205,7 @@ class ProcessTracker:
 def wait_for(
     read: Callable[[], T], happens: Callable[[T], object], what: str, patience_s: float = 120.0
 ) -> T:
-    """Returns the first value for which `happens`; fails with the last value."""
+    """Return the first value for which `happens`; fails with the last value."""
     give_up = time.monotonic() + patience_s
     while True:
         seen = read()
@@ -230,7 +230,7 @@ def _names(pid: int, words: Iterable[str]) -> bool:
 
 
 def _ancestors() -> set[int]:
-    """Returns this process and those that called it."""
+    """Return this process and those that called it."""
     by_pid: dict[int, ProcessInfo] = {one.pid: one for one in table()}
     found, pid = set(), os.getpid()
     while pid in by_pid and pid not in found:

@@ -1,4 +1,4 @@
-"""Runs a Ray driver in a process of its own that executes commands, one line of JSON at a time.
+"""Run a Ray driver in a separate process that executes commands, one line of JSON at a time.
 
 A process can be connected to one Ray only, and a killed driver must not take the test with it. The other end
 is a script that calls `serve` with its commands.
@@ -20,7 +20,7 @@ ANSWER_S = 150.0
 
 
 class Driver:
-    """A Driver sends commands: `ask("command", option=value)` returns what the command returned."""
+    """Sends commands: `ask("command", option=value)` returns what the command returned."""
 
     def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -49,7 +49,7 @@ class Driver:
         return answer["value"]
 
     def close(self) -> None:
-        """Kills the process; its demand goes with it."""
+        """Kill the process; its demand goes with it."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -68,7 +68,7 @@ class Driver:
 
 
 def serve(commands: Mapping[str, Callable[..., Any]], answers: TextIO) -> None:
-    """Answers commands until the input ends."""
+    """Answer commands until the input ends."""
     for line in sys.stdin:
         order = json.loads(line)
         try:
@@ -79,6 +79,6 @@ def serve(commands: Mapping[str, Callable[..., Any]], answers: TextIO) -> None:
 
 
 def answers_only() -> TextIO:
-    """Returns the stream for answers; whatever else is printed goes to the log."""
+    """Return the stream for answers; whatever else is printed goes to the log."""
     answers, sys.stdout = sys.stdout, sys.stderr
     return answers

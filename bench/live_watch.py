@@ -1,4 +1,4 @@
-"""Reads a cluster's GCS all the time on a thread of its own, and keeps the snapshots."""
+"""Read a cluster's GCS all the time on a separate thread, and keep the snapshots."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PROCESSES_EVERY = 4  # reads of the GCS per read of the process table
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """A ClusterSnapshot is the report of one moment."""
+    """The report of one moment."""
 
     at: float  # monotonic
     report: RuntimeReport
 
     @property
     def workers(self) -> tuple[NodeReport, ...]:
-        """Returns the live nodes without the head."""
+        """Return the live nodes without the head."""
         return tuple(
             node for node in self.report.nodes if not node.is_head and node.status is not NodeStatus.DEAD
         )
@@ -36,7 +36,7 @@ class ClusterSnapshot:
 
 
 class ClusterWatch:
-    """A ClusterWatch reads between `start` and `close`, and passes every snapshot to `on_snapshot`."""
+    """Reads between `start` and `close`, and passes every snapshot to `on_snapshot`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ClusterWatch:
         self._thread.join()
 
     def now(self) -> ClusterSnapshot:
-        """Returns a snapshot of this moment, on the caller's thread."""
+        """Return a snapshot of this moment, on the caller's thread."""
         return ClusterSnapshot(time.monotonic(), self._source.read())
 
     def since(self, at: float) -> list[ClusterSnapshot]:

@@ -1,4 +1,4 @@
-"""Measures CPU seconds in turns: what is compared is measured side by side, not block after block."""
+"""Measure CPU seconds in turns: what is compared is measured side by side, not block after block."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CPU_LIMIT_S = 300.0  # a case that needs more is recorded as "more than this", n
 
 @dataclass(frozen=True)
 class Timed:
-    """A Timed is the answer of one run, and the CPU time of this process that it took."""
+    """The answer of one run, and the CPU time of this process that it took."""
 
     value: Any
     cpu_s: float
 
 
 def timed(prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Timed:
-    """Runs once on fresh input; making the input and collecting old garbage are not counted."""
+    """Run once on fresh input; making the input and collecting old garbage are not counted."""
     given = prepare()
     gc.collect()
     started = time.process_time()
@@ -30,7 +30,7 @@ def timed(prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Timed:
 
 
 def calibration_s() -> float:
-    """Returns the CPU seconds of a fixed loop: how fast this machine is now, for bars in seconds."""
+    """Return the CPU seconds of a fixed loop: how fast this machine is now, for bars in seconds."""
     started = time.process_time()
     total = 0
     for number in range(5_000_000):
@@ -40,7 +40,7 @@ def calibration_s() -> float:
 
 @dataclass
 class Party:
-    """A Party is one side of a comparison; `once` runs it one time, and returns None at the limit."""
+    """One side of a comparison; `once` runs it one time, and returns None at the limit."""
 
     name: str
     once: Callable[[], Timed | None]
@@ -57,7 +57,7 @@ class Party:
             self.runs.append(result)
 
     def wants_more(self) -> bool:
-        """Returns whether the side has not had its share of runs and of CPU yet."""
+        """Return whether the side has not had its share of runs and of CPU yet."""
         spent = sum(run.cpu_s for run in self.runs)
         typical = spent / len(self.runs) if self.runs else 0.0
         return (
@@ -68,17 +68,17 @@ class Party:
 
     @property
     def cpu_s(self) -> float:
-        """Returns the median; the limit itself, a lower bound, when it was hit."""
+        """Return the median; the limit itself, a lower bound, when it was hit."""
         return CPU_LIMIT_S if self.over_limit else statistics.median(run.cpu_s for run in self.runs)
 
     @property
     def value(self) -> Any:
-        """Returns the last answer; None when every run hit the limit."""
+        """Return the last answer; None when every run hit the limit."""
         return self.runs[-1].value if self.runs else None
 
 
 def interleave(*parties: Party) -> None:
-    """Runs all sides turn by turn, so that noise of the machine falls on all of them."""
+    """Run all sides turn by turn, so that noise of the machine falls on all of them."""
     waiting = [party for party in parties if party.wants_more()]
     while waiting:
         for party in waiting:

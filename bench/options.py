@@ -1,4 +1,4 @@
-"""Holds the options of the command line."""
+"""Hold the options of the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Options:
 
     @property
     def partial(self) -> bool:
-        """Returns whether some figures are absent on purpose."""
+        """Return whether some figures are absent on purpose."""
         return self.quick or not self.with_peer or self.only != "*"
 
     def wants(self, case: str) -> bool:

@@ -1,4 +1,4 @@
-"""Measures `muster dashboard`: bytes, CPU of the server, time to paint, age of what is shown, memory.
+"""Measure `muster dashboard`: bytes, CPU of the server, time to paint, age of what is shown, memory.
 
 `python -m bench page [--quick] [--only load|brush|delta|hour|live|peer|large]`; wall times need quiet.
 """
@@ -27,7 +27,7 @@ DELTAS_PER_HOUR = 36_000  # ten a second, which is the most that a server sends
 
 
 def run(options: Options) -> dict[str, float]:
-    """Runs the cases that are asked for."""
+    """Run the cases that are asked for."""
     figures: dict[str, float] = {"app_kb": sum(len(c) for c, _, _ in static_files().values()) / 1000}
     table.note(f"calibration loop: {calibration_s():.2f} s of CPU")
     trials, results = (1_000, 20) if options.quick else (10_000, 100)
@@ -79,7 +79,7 @@ def _loaded(browser: object, place: Path, home: Path, options: Options) -> dict[
 
 
 def _hour(browser: object, place: Path, home: Path, deltas: int) -> dict[str, float]:
-    """Sends a tab as many changes as an hour brings; its memory in the middle and at the end."""
+    """Send a tab as many changes as an hour brings; its memory in the middle and at the end."""
     with page_server(place, home) as server:
         tab = Tab(browser)
         tab.open(server.link)
@@ -92,7 +92,7 @@ def _hour(browser: object, place: Path, home: Path, deltas: int) -> dict[str, fl
 
 
 def _at_rest(tab: Tab) -> float:
-    """Returns the heap once the last frame is drawn: what is held, not what is just being used."""
+    """Return the heap once the last frame is drawn: what is held, not what is just being used."""
     found = []
     for _ in range(4):
         tab.page.wait_for_timeout(700)
@@ -127,7 +127,7 @@ def _wait_for_curves(server: BenchServer, home: Path) -> None:
 
 
 def _deltas(server: BenchServer, place: Path, home: Path) -> dict[str, float]:
-    """Adds ten trials, thirty times, and counts what that costs the server beyond doing nothing."""
+    """Add ten trials, thirty times, and count what that costs the server beyond doing nothing."""
     from muster.stores.experiment.store import SqliteTrialStore
 
     times, first = 30, 1_000_000
@@ -148,7 +148,7 @@ def _deltas(server: BenchServer, place: Path, home: Path) -> dict[str, float]:
 
 
 def _delta_bytes(server: BenchServer, home: Path) -> int:
-    """Asks for the last change alone, as a client does that was away for it."""
+    """Ask for the last change alone, as a client does that was away for it."""
     key = _key(server, home)
     content = _asked(server, home, f"/api/experiment/{key}/table")
     head = json.loads(content[4 : 4 + int.from_bytes(content[:4], "little")])
@@ -163,7 +163,7 @@ def _delta_bytes(server: BenchServer, home: Path) -> int:
 
 
 def _live(browser: object, runs: Path, home: Path, seconds: float) -> dict[str, float]:
-    """Runs an experiment at a paced rate, alone and with a page open, in turns."""
+    """Run an experiment at a paced rate, alone and with a page open, in turns."""
     alone, watched, samples = [], [], []
     for turn in range(1 if seconds < 20 else 3):
         alone.append(_driver(runs / f"alone{turn}", seconds).finish())
@@ -191,13 +191,13 @@ def _live(browser: object, runs: Path, home: Path, seconds: float) -> dict[str, 
 
 
 class _Driver:
-    """A _Driver is an experiment in a process of its own."""
+    """An experiment in a separate process."""
 
     def __init__(self, process: subprocess.Popen) -> None:
         self._process = process
 
     def finish(self) -> float:
-        """Returns the driver's CPU seconds per result."""
+        """Return the driver's CPU seconds per result."""
         out, _ = self._process.communicate(timeout=300)
         found = json.loads(out.splitlines()[-1])
         return found["cpu_s"] / found["results"]
@@ -209,7 +209,7 @@ def _driver(storage: Path, seconds: float) -> _Driver:
 
 
 def _peer(folder: Path, trials: int, results: int, figures: dict[str, float]) -> dict[str, float]:
-    """Loads the same trials once from optuna-dashboard, and compares the servers' CPU."""
+    """Load the same trials once from optuna-dashboard, and compares the servers' CPU."""
     command = [sys.executable, "-m", "bench.page_peer", str(folder / "optuna.db"), str(trials), str(results)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -226,6 +226,11 @@ def _large(browser: object, place: Path, home: Path) -> dict[str, float]:
         tab, before = Tab(browser), time.monotonic()
         seen = tab.open(server.link)
         figures = {"large_bands_s": max(max(seen.values()) / 1000, time.monotonic() - before)}
+        figures["large_paint_s"] = max(seen["head"], seen["table"]) / 1000
+        began = time.monotonic()
+        tab.page.locator("tr[data-place='0']").press("End")
+        tab.page.locator("tr[data-place='99999']").wait_for()
+        figures["large_end_s"] = time.monotonic() - began
         figures |= {"large_server_mb": server.mb(), "large_wire_kb": tab.bytes / 1000}
         tab.close()
     return figures

@@ -104,7 +104,7 @@ DELTAS = """async (count) => {
 
 
 class BenchServer:
-    """A BenchServer is `muster dashboard` in a process of its own."""
+    """A BenchServer is `muster dashboard` in a separate process."""
 
     def __init__(self, process: subprocess.Popen, link: str) -> None:
         self._process = process
@@ -136,7 +136,7 @@ def page_server(place: Path, home: Path) -> Iterator[BenchServer]:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[object]:
-    """Raises RuntimeError with what to install where there is no browser."""
+    """Raise RuntimeError with what to install where there is no browser."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
@@ -151,7 +151,7 @@ def chromium() -> Iterator[object]:
 
 
 class Tab:
-    """A Tab counts what it receives over the wire."""
+    """Counts what it receives over the wire."""
 
     def __init__(self, browser: object) -> None:
         self.context = browser.new_context(viewport={"width": 1280, "height": 900})
@@ -169,7 +169,7 @@ class Tab:
         self.bytes += event["encodedDataLength"]
 
     def open(self, link: str) -> dict[str, float]:
-        """Opens the page; returns when each band was painted, in milliseconds."""
+        """Open the page; return when each band was painted, in milliseconds."""
         self.page.goto(link)
         for name in (".u-over", "tr[data-place]", "[data-test=importance]", "[data-test=timeline]"):
             self.page.locator(name).first.wait_for()
@@ -185,7 +185,7 @@ class Tab:
 
 
 def renderer_mb() -> float:
-    """Returns the memory of the largest tab that this process has started, shared pages counted in part."""
+    """Return the memory of the largest tab that this process has started, shared pages counted in part."""
     found = [0.0]
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

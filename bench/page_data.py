@@ -1,4 +1,4 @@
-"""Writes experiments for `python -m bench page`: through the store, with the files that the loggers write."""
+"""Write experiments for `python -m bench page`: through the store, with the files that the loggers write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VARIES = frozenset(
 
 
 def write_experiment(place: Path, trials: int, results: int, *, began: float) -> None:
-    """Writes a finished experiment; a line of its logs has the keys of a real one."""
+    """Write a finished experiment; a line of its logs has the keys of a real one."""
     os.makedirs(place, exist_ok=True)
     settings = {"metric": "loss", "mode": "min", "num_samples": trials, "scheduler": "FIFOScheduler"}
     with SqliteTrialStore(place) as store:
@@ -50,7 +50,7 @@ def config_of(number: int) -> dict[str, object]:
 
 
 def trial_facts(number: int, results: int, began: float) -> list[object]:
-    """Returns the facts of one trial; of its results the last one, as a snapshot keeps them."""
+    """Return the facts of one trial; of its results the last one, as a snapshot keeps them."""
     name, config, at = trial_id(number), config_of(number), began + number * 0.3
     last = TrialReported(trial_id=name, at=at + results, result=result_of(number, results, config, began))
     return [
@@ -102,7 +102,7 @@ def result_of(number: int, iteration: int, config: dict[str, object], began: flo
 
 
 def log_results(place: Path, number: int, results: int, began: float) -> None:
-    """Writes a trial's result.json, a `result_of` per line; what stays the same is encoded once."""
+    """Write a trial's result.json, a `result_of` per line; what stays the same is encoded once."""
     folder, config = place / f"train_{trial_id(number)}", config_of(number)
     folder.mkdir(exist_ok=True)
     same = {key: value for key, value in result_of(number, 1, config, began).items() if key not in _VARIES}

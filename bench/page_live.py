@@ -1,4 +1,4 @@
-"""Runs as a script: a real experiment that reports at a paced rate, and prints its driver's CPU per result.
+"""Run as a script: a real experiment that reports at a paced rate, and prints its driver's CPU per result.
 
 Each result says when it was reported, in milliseconds, so that a browser can tell how old it is when shown.
 """

@@ -1,4 +1,4 @@
-"""Runs as a script: one load of a study by optuna-dashboard, its CPU time and its bytes."""
+"""Run as a script: one load of a study by optuna-dashboard, its CPU time and its bytes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _losses(number: int, results: int) -> dict[int, float]:
 
 
 def _add_the_others(file: str, trials: int, results: int, kinds: dict[str, Any]) -> None:
-    """Writes the rows that `add_trials` would, in seconds instead of minutes, after those of the first."""
+    """Write the rows that `add_trials` would, in seconds instead of minutes, after those of the first."""
     with closing(sqlite3.connect(file)) as database, database:
         read = database.execute
         _, _, study, state, began, ended = read("SELECT * FROM trials").fetchone()

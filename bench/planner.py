@@ -1,4 +1,4 @@
-"""Compares planners: Ray's ResourceDemandScheduler and ours on the same problems, turn by turn."""
+"""Compare planners: Ray's ResourceDemandScheduler and ours on the same problems, turn by turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERIES = (500, 1000, 2000)
 
 @dataclass(frozen=True)
 class Case:
-    """A Case is one workload, measured."""
+    """One workload, measured."""
 
     workload: Workload
     bounds: Bounds | None
@@ -43,25 +43,25 @@ class Case:
 
     @property
     def has_cost_bound(self) -> bool:
-        """Returns False where limits bind: there the question is how much is served."""
+        """Return False where limits bind: there the question is how much is served."""
         return self.bounds is not None and self.bounds.cost_lower_bound_per_hour is not None
 
     def served(self, party: Party) -> int:
         return self.workload.requests - unserved(party.value)
 
     def price(self, party: Party) -> float:
-        """Returns $/hour of what it would buy."""
+        """Return $/hour of what it would buy."""
         return self.workload.price(dict(party.value.launch))
 
     @property
     def cost_ratio(self) -> float | None:
-        """Returns our $/hour over the bound; None without a bound or when something was left unserved."""
+        """Return our $/hour over the bound; None without a bound or when something was left unserved."""
         if not self.has_cost_bound or unserved_in_all(self.cost.value):
             return None
         return self.price(self.cost) / self.bounds.cost_lower_bound_per_hour
 
     def differs(self) -> bool:
-        """Returns whether our launch map is not Ray's: the recorded one, and the one seen now if Ray ran."""
+        """Return whether our launch map is not Ray's: the recorded one, and the one seen now if Ray ran."""
         ours = {name: count for name, count in self.utilization.value.launch.items() if count}
         answers = [self.bounds.ray_2_60.launch] if self.bounds else []
         if self.ray and self.ray.value:
@@ -77,7 +77,7 @@ class Case:
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measures, prints the tables, returns the figures."""
+    """Measure, print the tables, return the figures."""
     warm_up()
     unseen: dict[str, float] = {}
     with ExitStack() as stack:
@@ -113,19 +113,19 @@ def run(options: Options) -> dict[str, float]:
 
 
 def warm_up() -> None:
-    """Runs a first pass, which imports the engines; that is not planning."""
+    """Run a first pass, which imports the engines; that is not planning."""
     smallest = load("zero_0n_100p_1s")
     for objective in (Objective.UTILIZATION, Objective.COST):
         plan(smallest, objective)
 
 
 def recorded_cases(options: Options, ray: PeerProcess | None) -> list[Case]:
-    """Yields the workloads of bench/data that were requested."""
+    """Yield the workloads of bench/data that were requested."""
     return [recorded_case(name, options, ray) for name in names() if options.wants(name)]
 
 
 def recorded_case(name: str, options: Options, ray: PeerProcess | None) -> Case:
-    """Measures one workload of bench/data; Ray runs unless this is a quick run and it is slow here."""
+    """Measure one workload of bench/data; Ray runs unless this is a quick run and it is slow here."""
     table.progress(f"planner: {name}")
     workload, bounds = load(name), load_bounds()[name]
     utilization, cost = our_parties(workload, options)
@@ -149,7 +149,7 @@ def is_slow(name: str, bounds: Bounds) -> bool:
 
 
 def generated_cases(options: Options) -> list[Case]:
-    """Measures problems for ours alone: Ray's answer is not recorded, and Ray would need hours for some.
+    """Measure problems for ours alone: Ray's answer is not recorded, and Ray would need hours for some.
 
     The steps of the growth series take turns with each other, because they are compared with each other.
     """
@@ -161,7 +161,7 @@ def generated_cases(options: Options) -> list[Case]:
 
 
 def in_turns(workloads: list[Workload], options: Options) -> list[Case]:
-    """Runs both objectives on each, all of them taking turns."""
+    """Run both objectives on each, all of them taking turns."""
     cases = [Case(workload, None, *our_parties(workload, options)) for workload in workloads]
     for case in cases:
         table.progress(f"planner: {case.workload.name}")
@@ -199,7 +199,7 @@ def case_figures(cases: list[Case]) -> dict[str, float]:
 
 
 def growth_figures(prefix: str, family: str, cases: list[Case]) -> dict[str, float]:
-    """Returns CPU time when everything doubles; the plain name is the worse of the two objectives."""
+    """Return CPU time when everything doubles; the plain name is the worse of the two objectives."""
     sizes = {
         nodes: case
         for case in cases
@@ -217,7 +217,7 @@ def growth_figures(prefix: str, family: str, cases: list[Case]) -> dict[str, flo
 
 
 def large_figures(cases: list[Case]) -> dict[str, float]:
-    """Returns figures of the 100,000 demands; the plain name is the slower of the two objectives."""
+    """Return figures of the 100,000 demands; the plain name is the slower of the two objectives."""
     figures: dict[str, float] = {}
     for case in cases:
         if case.workload.requests == 100_000:
@@ -255,7 +255,7 @@ def case_row(case: Case) -> tuple[str, ...]:
 
 
 def show_served(case: Case) -> None:
-    """Prints how much is served, which counts when the limits bind."""
+    """Print how much is served, which counts when the limits bind."""
     asked = case.workload.requests
     answer = case.bounds.ray_2_60
     rows = [("Ray 2.60", f"{asked - answer.infeasible_requests}", f"{answer.cost_per_hour:,.2f}")]

@@ -1,4 +1,4 @@
-"""Measures gangs: many different ones on different nodes, many equal ones, and some under tight limits."""
+"""Measure gangs: many different ones on different nodes, many equal ones, and some under tight limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRATEGIES = ("PACK", "SPREAD", "STRICT_SPREAD", "STRICT_PACK")
 
 
 def mixed(gangs: int, nodes: int = 10_000) -> Workload:
-    """Returns gangs of every strategy with 2 to 12 bundles, no two bundles and no two nodes alike."""
+    """Return gangs of every strategy with 2 to 12 bundles, no two bundles and no two nodes alike."""
     draw = random.Random("gangs/mixed")
     types = [random_type(index, draw) for index in range(20)]
     return gang_workload(
@@ -48,7 +48,7 @@ def mixed(gangs: int, nodes: int = 10_000) -> Workload:
 
 
 def equal_packs(gangs: int) -> Workload:
-    """Returns as many equal gangs of eight bundles as nodes, which differ."""
+    """Return as many equal gangs of eight bundles as nodes, which differ."""
     draw = random.Random("gangs/pack")
     types = [random_type(index, draw) for index in range(20)]
     bundles = [{"CPU": 1.0, "memory": 2 * GIB}] * 8
@@ -57,7 +57,7 @@ def equal_packs(gangs: int) -> Workload:
 
 
 def equal_spreads(gangs: int, nodes: int) -> Workload:
-    """Returns equal gangs of four bundles on different nodes each, on equal nodes."""
+    """Return equal gangs of four bundles on different nodes each, on equal nodes."""
     machine = NodeTypeData(
         name="m", resources={"CPU": 16.0, "memory": 64 * GIB}, max_workers=20_000, price_per_hour=0.8
     )
@@ -72,7 +72,7 @@ def equal_spreads(gangs: int, nodes: int) -> Workload:
 
 
 def capped(number: int = 0, gangs: int = 47, nodes: int = 16, types: int = 8) -> Workload:
-    """Returns a tiny cluster that may not grow as much as its gangs want."""
+    """Return a tiny cluster that may not grow as much as its gangs want."""
     draw = random.Random(f"gangs/capped/{number}")
     catalogue = [random_type(index, draw) for index in range(types)]
     there = differing_nodes(nodes, catalogue, draw)
@@ -91,7 +91,7 @@ def capped(number: int = 0, gangs: int = 47, nodes: int = 16, types: int = 8) ->
 
 
 def unseen_gangs(number: int) -> Workload:
-    """Returns a small problem with gangs of every strategy, some of them equal, on nodes that all are idle.
+    """Return a small problem with gangs of every strategy, some of them equal, on nodes that all are idle.
 
     Ray shows which nodes it planned something onto only by not ending them, so every node is idle for long.
     """
@@ -149,7 +149,7 @@ def gang_workload(
 
 
 def differing_nodes(count: int, types: list[NodeTypeData], draw: random.Random) -> list[NodeData]:
-    """Returns running nodes of which no two have the same left."""
+    """Return running nodes of which no two have the same left."""
     found: dict[tuple[object, ...], NodeData] = {}
     while len(found) < count:
         node_type = draw.choice(types)
@@ -162,7 +162,7 @@ def differing_nodes(count: int, types: list[NodeTypeData], draw: random.Random) 
 
 
 def some_of(name: str, quantity: float, draw: random.Random) -> float:
-    """Returns a part of it in quarters (of a CPU, of a GiB), so that no rounding decides a tie."""
+    """Return a part of it in quarters (of a CPU, of a GiB), so that no rounding decides a tie."""
     quarter = GIB / 4 if name == "memory" else 0.25
     return draw.randint(0, int(quantity / quarter)) * quarter
 
@@ -186,7 +186,7 @@ CASES: tuple[tuple[str, Objective, Maker], ...] = (
 
 
 def gang_figures(options: Options) -> dict[str, float]:
-    """Returns CPU seconds of each case, and the number of wrong answers."""
+    """Return CPU seconds of each case, and the number of wrong answers."""
     figures: dict[str, float] = {}
     rows: list[tuple[str, ...]] = []
     wrong = 0

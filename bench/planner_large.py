@@ -1,6 +1,6 @@
-"""Measures the largest case with both objectives: a million demands on a hundred thousand nodes.
+"""Measure the largest case with both objectives: a million demands on a hundred thousand nodes.
 
-Each objective runs in a process of its own (`python -m bench.planner_large OBJECTIVE`): memory is its own.
+Each objective runs in a separate process (`python -m bench.planner_large OBJECTIVE`): memory is its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS = 3
 
 
 def million(nodes: int = 100_000, demands: int = 1_000_000, shapes: int = 200, types: int = 400) -> Workload:
-    """Returns demands in 200 shapes, half-full nodes in 5,000 different states, 400 node types."""
+    """Return demands in 200 shapes, half-full nodes in 5,000 different states, 400 node types."""
     draw = random.Random(f"million/{shapes}/{types}")
     catalogue = [random_type(index, draw) for index in range(types)]
     asked = distinct_shapes(shapes, draw)
@@ -59,7 +59,7 @@ def million(nodes: int = 100_000, demands: int = 1_000_000, shapes: int = 200, t
 
 
 def million_figures(options: Options) -> dict[str, float]:
-    """Returns CPU seconds and the peak of memory; the plain names are the worse of the two objectives."""
+    """Return CPU seconds and the peak of memory; the plain names are the worse of the two objectives."""
     figures: dict[str, float] = {}
     if options.quick or not options.wants("1m_demands"):
         return figures
@@ -80,7 +80,7 @@ def million_figures(options: Options) -> dict[str, float]:
 
 
 def main() -> None:
-    """Plans the case in this process and prints what it took, as JSON."""
+    """Plan the case in this process and prints what it took, as JSON."""
     workload, objective = million(), Objective(sys.argv[1])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     runs = [plan(workload, objective) for _ in range(RUNS)]

@@ -1,4 +1,4 @@
-"""Plans demand that is pinned to single nodes by `node:<ip>`: each pin is a resource that one node has.
+"""Plan demand that is pinned to single nodes by `node:<ip>`: each pin is a resource that one node has.
 
 Time is the CPU time of a pass in this process; memory is the peak of a process that plans once, nodes and
 interpreter included, because that is what a monitor would need. Run as a program, it is that process.
@@ -25,7 +25,7 @@ OBJECTIVES = (Objective.UTILIZATION, Objective.COST)
 
 
 def pinned(count: int, nodes: int = NODES) -> Workload:
-    """Returns half-full nodes, as many demands in 20 shapes, and `count` demands for one node each."""
+    """Return half-full nodes, as many demands in 20 shapes, and `count` demands for one node each."""
     base = series(nodes)
     draw = random.Random(f"pinned/{nodes}")
     names = [f"node:10.{i >> 16}.{i >> 8 & 255}.{i & 255}" for i in range(nodes)]
@@ -56,7 +56,7 @@ def with_name(node: NodeData, name: str) -> NodeData:
 
 
 def pinned_figures(options: Options) -> dict[str, float]:
-    """Returns CPU seconds, peak MB and wrong answers; the plain name is the worse of the two objectives."""
+    """Return CPU seconds, peak MB and wrong answers; the plain name is the worse of the two objectives."""
     figures: dict[str, float] = {}
     problems: list[str] = []
     rows = []
@@ -91,7 +91,7 @@ def party(workload: Workload, objective: Objective, options: Options) -> Party:
 
 
 def peak_mb(count: int, objective: Objective) -> float:
-    """Returns the peak resident memory of a process of its own that plans once."""
+    """Return the peak resident memory of a separate process that plans once."""
     command = [sys.executable, "-m", "bench.planner_pinned", str(count), objective.value]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(done.stdout)["mb"])

@@ -1,4 +1,4 @@
-"""Measures `cost` where shapes are many and requests of each few: against a bound and other planners.
+"""Measure `cost` where shapes are many and requests of each few: against a bound and other planners.
 
 Bounds and greedy prices are in data/shape_bounds.json; `python -m bench.shape_bounds` makes them.
 """
@@ -28,7 +28,7 @@ CPUS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0)
 
 
 class ShapeBound(msgspec.Struct, frozen=True, kw_only=True):
-    """A ShapeBound is what is known about one case beforehand, in $/hour."""
+    """What is known about one case beforehand, in $/hour."""
 
     lower_bound: float
     converged: bool  # False: column generation stopped early; the bound holds, but is lower than the LP's
@@ -37,7 +37,7 @@ class ShapeBound(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ShapeCase:
-    """A ShapeCase is one problem with both answers."""
+    """One problem with both answers."""
 
     workload: Workload
     bound: ShapeBound
@@ -53,7 +53,7 @@ class ShapeCase:
 
     @property
     def over_best(self) -> float:
-        """Returns cost / the cheaper of greedy and utilization; an answer that serves less does not count."""
+        """Return cost / the cheaper of greedy and utilization; an answer that serves less does not count."""
         others = [self.bound.greedy]
         if unserved_in_all(self.utilization.value) <= unserved_in_all(self.cost.value):
             others.append(self.price(self.utilization))
@@ -65,7 +65,7 @@ def case_name(shapes: int, with_nodes: bool) -> str:
 
 
 def shapes_workload(shapes: int, with_nodes: bool, seed: int) -> Workload:
-    """Returns `shapes` different requests, 20 of each, 50 types, and as many different half-full nodes."""
+    """Return `shapes` different requests, 20 of each, 50 types, and as many different half-full nodes."""
     draw = random.Random(f"shapes/{seed}")
     types = [shape_type(index, draw) for index in range(TYPES)]
     found: dict[tuple[tuple[str, float], ...], Bag] = {}
@@ -92,7 +92,7 @@ def shapes_workload(shapes: int, with_nodes: bool, seed: int) -> Workload:
 
 
 def shape_type(index: int, draw: random.Random) -> NodeTypeData:
-    """Returns a machine as clouds sell them: 2, 4 or 8 GiB per CPU, a fifth of them with GPUs."""
+    """Return a machine as clouds sell them: 2, 4 or 8 GiB per CPU, a fifth of them with GPUs."""
     cpus = float(draw.choice([2, 4, 8, 16, 32, 48, 64, 96]))
     memory = cpus * draw.choice([2, 4, 8]) * GIB
     gpus = float(draw.choice([1, 2, 4, 8])) if draw.random() < 0.2 else 0.0
@@ -121,7 +121,7 @@ def load_shape_bounds() -> dict[str, ShapeBound]:
 
 
 def shape_figures(options: Options) -> tuple[dict[str, float], list[str]]:
-    """Measures, prints the table; returns the figures and what is wrong with the answers."""
+    """Measure, print the table; return the figures and what is wrong with the answers."""
     counts = QUICK_COUNTS if options.quick else COUNTS
     wanted = [
         (n, nodes)
@@ -161,7 +161,7 @@ def measured(shapes: int, with_nodes: bool, seed: int) -> ShapeCase:
 
 
 def timed_figures(options: Options) -> dict[str, float]:
-    """Returns medians of five."""
+    """Return medians of five."""
     figures: dict[str, float] = {}
     for name, (shapes, with_nodes) in TIMED.items():
         if options.quick or not options.wants(f"shapes_{case_name(shapes, with_nodes)}"):

@@ -1,4 +1,4 @@
-"""Compares two samples by the Mann-Whitney U test, two-sided; a few lines, so no scipy."""
+"""Compare two samples by the Mann-Whitney U test, two-sided; a few lines, so no scipy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class Ranks(NamedTuple):
-    """A Ranks has the `chance` that a value of the first is smaller than one of the second, ties half."""
+    """Has the `chance` that a value of the first is smaller than one of the second, ties half."""
 
     chance: float
     p: float  # of a difference at least as large, in either direction, if there is none
 
 
 def compared(one: Sequence[float], other: Sequence[float]) -> Ranks:
-    """Computes exactly without equal values; else by the normal approximation, corrected for ties."""
+    """Compute exactly without equal values; else by the normal approximation, corrected for ties."""
     pairs = len(one) * len(other)
     wins = sum((mine < theirs) + 0.5 * (mine == theirs) for mine in one for theirs in other)
     away = abs(wins - pairs / 2)
@@ -33,7 +33,7 @@ def _exact(away: float, first: int, second: int) -> float:
 
 
 def _ways(first: int, second: int) -> list[int]:
-    """Returns how many orders give 0, 1, 2, ... wins: the coefficients of a Gaussian binomial."""
+    """Return how many orders give 0, 1, 2, ... wins: the coefficients of a Gaussian binomial."""
     ways = [1] + [0] * (first * second)
     for number in range(1, first + 1):
         for wins in range(first * second, second + number - 1, -1):  # times 1 - x^(second + number)
@@ -53,7 +53,7 @@ def _approximate(away: float, first: int, second: int, ties: Sequence[int]) -> f
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
-    """Returns the two-sided p of Wilcoxon's signed-rank test, exact also with ties; zeros are left out."""
+    """Return the two-sided p of Wilcoxon's signed-rank test, exact also with ties; zeros are left out."""
     sizes = sorted(abs(one) for one in differences if one)
     # Twice the mean rank of equal sizes is a whole number.
     ranks = {size: 2 * sizes.index(size) + sizes.count(size) + 1 for size in sizes}

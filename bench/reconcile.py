@@ -1,4 +1,4 @@
-"""Compares Ray's Reconciler and ours on 10,000 running instances with nothing to do."""
+"""Compare Ray's Reconciler and ours on 10,000 running instances with nothing to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED = 100_000
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measures, prints the tables, returns the figures."""
+    """Measure, print the tables, return the figures."""
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as directory, ExitStack() as stack:
         table.progress(f"reconcile: filling a ledger with {INSTANCES} instances")
         fresh = stack.enter_context(closing(SteadyCluster(Path(directory) / "fresh.sqlite", INSTANCES)))
@@ -37,7 +37,7 @@ def run(options: Options) -> dict[str, float]:
 
 
 def compare(fresh: SteadyCluster, options: Options) -> dict[str, float]:
-    """Measures Ray's loop and our tick, turn by turn."""
+    """Measure Ray's loop and our tick, turn by turn."""
     table.progress("reconcile: one loop after another")
     runs = 5 if options.quick else 25
     tick = Party("tick", fresh.tick, budget_s=30.0, max_runs=runs)
@@ -74,7 +74,7 @@ def compare(fresh: SteadyCluster, options: Options) -> dict[str, float]:
 
 
 def compare_histories(fresh: SteadyCluster, aged: SteadyCluster, options: Options) -> dict[str, float]:
-    """Measures our tick over a young ledger and over one with a long past; with and without a write."""
+    """Measure our tick over a young ledger and over one with a long past; with and without a write."""
     runs = 5 if options.quick else 31
     figures: dict[str, float] = {}
     rows: list[tuple[str, str, str, str]] = []
@@ -97,6 +97,6 @@ def compare_histories(fresh: SteadyCluster, aged: SteadyCluster, options: Option
 
 
 def demand_quiet(party: Party) -> None:
-    """Fails when a loop did something: then it did not run the case it is measured for."""
+    """Fail when a loop did something: then it did not run the case it is measured for."""
     if not all(run.value for run in party.runs):
         raise RuntimeError(f"{party.name}: the cluster was steady, yet the loop changed something")

@@ -1,4 +1,4 @@
-"""Measures from demand to N ready nodes, and from idle to gone, on real Ray clusters here.
+"""Measure from demand to N ready nodes, and from idle to gone, on real Ray clusters here.
 
 Ray's autoscaler v2 with its fake multi-node provider (nodes started inside its monitor), ours with the
 process provider, and N nodes that `ray start` makes at once, by hand; in turns. Wall seconds; medians. Ours
@@ -38,7 +38,7 @@ STEPS = {
 
 
 def run(options: Options) -> dict[str, float]:
-    """Runs clusters in turns, then our monitor at rest."""
+    """Run clusters in turns, then our monitor at rest."""
     rounds = 1 if options.quick else ROUNDS
     sides: dict[str, list[Mapping[str, float]]] = {"ours": [], "ray": [], "by_hand": []}
     for number in range(rounds):
@@ -82,13 +82,13 @@ def round_of_ours() -> dict[str, float]:
         **phases(at),
         "launch_call": reached["launch_call"] - at["in_gcs"],
         "asked_to_launch_call": reached["launch_call"] - at["asked"],
-        "bought": float(len(steps["launch_call"])),
+        "launched": float(len(steps["launch_call"])),
         **{f"step.{name}": reached[name] - at["asked"] for name in STEPS},
     }
 
 
 def round_by_hand() -> dict[str, float]:
-    """Starts N nodes with `ray start` at the moment of the demand, on a head without an autoscaler."""
+    """Start N nodes with `ray start` at the moment of the demand, on a head without an autoscaler."""
     from tests.support.ray_cluster import RayCluster
 
     with RayCluster(resources={"CPU": 0}) as cluster:
@@ -103,7 +103,7 @@ def round_by_hand() -> dict[str, float]:
 def driven(
     address: str, auth: Mapping[str, str], *more: str, then: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Runs the demand, `then` when it has asked, and returns its times."""
+    """Run the demand, `then` when it has asked, and returns its times."""
     command = [sys.executable, "-m", "bench.scaleup_demand", address, str(NODES), *more]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env={**os.environ, **auth}, **streams) as demand:  # type: ignore[call-overload]
@@ -133,7 +133,7 @@ def compared(sides: Mapping[str, list[Mapping[str, float]]]) -> dict[str, float]
         "idle_to_gone": f"idle to gone (timeout {IDLE_S:g} s), s",
         "launch_call": "demand in the GCS to our launch call, s",
         "asked_to_launch_call": "demand to our launch call, s",
-        "bought": f"machines bought for {NODES} wanted",
+        "launched": f"machines launched for {NODES} wanted",
     }
     medians = {
         (side, name): statistics.median(one[name] for one in rounds)
@@ -141,7 +141,9 @@ def compared(sides: Mapping[str, list[Mapping[str, float]]]) -> dict[str, float]
         for name in names
         if rounds and name in rounds[0]
     }
-    figures = {f"seconds.{side}.{name}": value for (side, name), value in medians.items() if name != "bought"}
+    figures = {
+        f"seconds.{side}.{name}": value for (side, name), value in medians.items() if name != "launched"
+    }
     rows = []
     for name, text in names.items():
         mine, other, hand = (medians.get((side, name)) for side in ("ours", "ray", "by_hand"))
@@ -152,7 +154,7 @@ def compared(sides: Mapping[str, list[Mapping[str, float]]]) -> dict[str, float]
     table.show("scale-up, medians", ("", "Ray v2", "ours", "by hand", "Ray / ours"), rows)
     show_steps(sides["ours"])
     if sides["ours"]:
-        figures["machines_bought"] = max(one["bought"] for one in sides["ours"])
+        figures["machines_launched"] = max(one["launched"] for one in sides["ours"])
     mine, hand = (medians.get((side, "demand_to_ready")) for side in ("ours", "by_hand"))
     if mine and hand:
         figures["ready_over_by_hand"] = mine / hand
@@ -172,7 +174,7 @@ def show_steps(rounds: list[Mapping[str, float]]) -> None:
 
 
 def at_rest(seconds: float) -> float:
-    """Returns the CPU of our monitor as a share of one core, nodes idle and kept by min_workers."""
+    """Return the CPU of our monitor as a share of one core, nodes idle and kept by min_workers."""
     with ours.cluster(MAX_WORKERS, 3600.0, SPEED, min_workers=REST_NODES) as running:
         time.sleep(60.0)  # four nodes come, one after another
         before, began = cpu_s(running.monitor_pid), time.monotonic()
@@ -181,6 +183,6 @@ def at_rest(seconds: float) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """Returns user and system time of a process and of those of its children that it has waited for."""
+    """Return user and system time of a process and of those of its children that it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     return sum(int(value) for value in fields[11:15]) / _TICKS_PER_S

@@ -1,6 +1,6 @@
-"""Creates the demand of the scale-up benchmark, the same for all sides: actors that need a node each.
+"""Create the demand of the scale-up benchmark, the same for all sides: actors that need a node each.
 
-Runs as a process of its own (`python -m bench.scaleup_demand ADDRESS NODES [keep]`), because Ray keeps the
+Runs as a separate process (`python -m bench.scaleup_demand ADDRESS NODES [keep]`), because Ray keeps the
 token of the first cluster a process meets. Prints a JSON object when it has asked, and another with all epoch
 times at the end; with `keep` it ends when work runs on each node, otherwise when the nodes are gone again.
 """
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def joined(ray: Any, wanted: int) -> list[float]:
-    """Returns when the first, second, ... node was in the cluster's list."""
+    """Return when the first, second, ... node was in the cluster's list."""
     times: list[float] = []
 
     def all_there() -> bool:
@@ -67,7 +67,7 @@ def joined(ray: Any, wanted: int) -> list[float]:
 
 
 def workers(ray: Any) -> int:
-    """Returns the live nodes without the head."""
+    """Return the live nodes without the head."""
     return sum(node["Alive"] and "node:__internal_head__" not in node["Resources"] for node in ray.nodes())
 
 

@@ -1,4 +1,4 @@
-"""Compares every scheduler and searcher on ten problems in virtual time, beside Ray Tune's.
+"""Compare every scheduler and searcher on ten problems in virtual time, beside Ray Tune's.
 
 Virtual hours and node-hours are exact and the same on every machine; only `decisions_per_s` is measured.
 """
@@ -31,7 +31,7 @@ Board = dict[str, dict[str, list[SchedulerRun]]]  # problem -> candidate -> one 
 
 
 def run(options: Options) -> dict[str, float]:
-    """Runs, draws, prints the tables, returns the figures."""
+    """Run, draw, print the tables, return the figures."""
     live = 10_000 if options.quick else 50_000
     figures = {
         "decisions_per_s.asha": decisions_per_s(live),
@@ -60,7 +60,7 @@ def run(options: Options) -> dict[str, float]:
 
 
 def candidates(with_peer: bool) -> list[Entry]:
-    """Returns those that exist here; the others are named with the reason."""
+    """Return those that exist here; the others are named with the reason."""
     found = [Entry(name) for name in SCHEDULERS if _is_there(name)]
     try:
         make_searcher("optuna", 0)
@@ -84,7 +84,7 @@ def _is_there(name: str) -> bool:
 
 
 def run_all(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples: int) -> Board:
-    """Runs all of them, over as many processes as there are processors."""
+    """Run all of them, over as many processes as there are processors."""
     board: Board = {}
     entries = list(entries)
     context = multiprocessing.get_context("spawn")
@@ -103,7 +103,7 @@ def run_all(problems: Iterable[str], entries: Iterable[Entry], seeds: int, sampl
 
 
 def figures_of(problem: str, found: Mapping[str, list[SchedulerRun]]) -> dict[str, float]:
-    """Returns what the plot shows: the regret at shares of FIFO's time and node-hours, and at the end."""
+    """Return what the plot shows: the regret at shares of FIFO's time and node-hours, and at the end."""
     optimum = PROBLEMS[problem].optimum
     ends = {axis: schedulers_plot.span(found["fifo"], axis) for axis in schedulers_plot.AXES}
     figures: dict[str, float] = {}
@@ -147,7 +147,7 @@ def _hours(value: float) -> str:
 
 
 def decisions_per_s(live: int, **more: str) -> float:
-    """Measures `on_trial_result` of ASHAScheduler alone, per CPU second; every result is on a rung."""
+    """Measure `on_trial_result` of ASHAScheduler alone, per CPU second; every result is on a rung."""
     from muster.trials.model import Trial
     from muster.tune.schedulers import ASHAScheduler
 

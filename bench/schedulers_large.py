@@ -1,4 +1,4 @@
-"""Runs one large simulated experiment per scheduler: does a result cost more when there are many trials?
+"""Run one large simulated experiment per scheduler: does a result cost more when there are many trials?
 
 Part of `python -m bench schedulers`. CPU seconds of everything: controller, searcher, scheduler, engine.
 """
@@ -19,7 +19,7 @@ TRIALS, QUICK_TRIALS, FEW_TRIALS = 100_000, 5_000, 1_000
 
 
 def large(quick: bool) -> dict[str, float]:
-    """Returns CPU seconds of the large experiment, and the cost of a result there over a small one."""
+    """Return CPU seconds of the large experiment, and the cost of a result there over a small one."""
     trials = QUICK_TRIALS if quick else TRIALS
     figures: dict[str, float] = {}
     rows = []
@@ -36,7 +36,7 @@ def large(quick: bool) -> dict[str, float]:
 
 
 def experiment(name: str, trials: int) -> tuple[float, int]:
-    """Returns CPU seconds and the number of results."""
+    """Return CPU seconds and the number of results."""
     problem = PROBLEMS["power_law"]
     settings = CandidateSettings(max_t=problem.max_t, seed=1, space=problem.space())
     asked = SimulatedExperiment(

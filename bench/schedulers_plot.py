@@ -1,4 +1,4 @@
-"""Draws the scheduler benchmark: a row per problem, best value over hours and over node-hours."""
+"""Draw the scheduler benchmark: a row per problem, best value over hours and over node-hours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AXES = {"hours": "simulated hours", "node_hours": "node-hours"}
 
 
 def quantiles(runs: Sequence[SchedulerRun], axis: str, moment: float) -> tuple[float, float, float]:
-    """Returns the quartiles and the median of the value at a moment; NaN while a run has none."""
+    """Return the quartiles and the median of the value at a moment; NaN while a run has none."""
     values = sorted(run.at(axis, moment) for run in runs)
     if any(math.isnan(value) for value in values):
         return (math.nan,) * 3
@@ -28,7 +28,7 @@ def span(runs: Sequence[SchedulerRun], axis: str) -> float:
 def draw(
     board: Mapping[str, Mapping[str, Sequence[SchedulerRun]]], optima: Mapping[str, float], path: Path
 ) -> None:
-    """Draws regret (value less optimum) on a log scale: medians as lines, quartiles as bands."""
+    """Draw regret (value less optimum) on a log scale: medians as lines, quartiles as bands."""
     import matplotlib
 
     matplotlib.use("Agg")

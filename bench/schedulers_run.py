@@ -1,4 +1,4 @@
-"""Runs one candidate on one problem with one seed. Runs in any process, by names.
+"""Run one candidate on one problem with one seed. Runs in any process, by names.
 
 The value that is followed is the incumbent's true one: the problem without its noise, at the iteration that
 was reported. So a lucky reading is not a good result.
@@ -23,7 +23,7 @@ MOST_STEPS = 2_000_000
 
 @dataclass(frozen=True)
 class Entry:
-    """An Entry is a candidate: ours or Ray's scheduler, with a searcher."""
+    """A candidate: ours or Ray's scheduler, with a searcher."""
 
     scheduler: str
     searcher: str = "random"
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class SchedulerRun:
-    """A SchedulerRun has the incumbent's true value over hours and over node-hours."""
+    """Has the incumbent's true value over hours and over node-hours."""
 
     hours: tuple[float, ...]
     node_hours: tuple[float, ...]
@@ -47,12 +47,12 @@ class SchedulerRun:
     results: int
 
     def at(self, axis: str, moment: float) -> float:
-        """Returns the value at a moment; NaN before the first result."""
+        """Return the value at a moment; NaN before the first result."""
         place = bisect_right(getattr(self, axis), moment)
         return self.values[place - 1] if place else math.nan
 
     def reach(self, axis: str, target: float) -> float:
-        """Returns when the value was first as good as the target; infinity: never."""
+        """Return when the value was first as good as the target; infinity: never."""
         for moment, value in zip(getattr(self, axis), self.values, strict=True):
             if value <= target:
                 return moment

@@ -1,4 +1,4 @@
-"""Runs every scheduler with more and more live trials: does a decision cost more than O(log n)?
+"""Run every scheduler with more and more live trials: does a decision cost more than O(log n)?
 
 Part of `python -m bench schedulers` (case `scale`). All trials are requested before the first one starts, so
 all are live at once; timed is every hook of the scheduler, and beside it the whole experiment.
@@ -36,7 +36,7 @@ HOOKS = (
 
 
 class Cost(NamedTuple):
-    """A Cost is CPU microseconds per result."""
+    """CPU microseconds per result."""
 
     decision_us: float  # in the scheduler's hooks
     whole_us: float  # of everything: controller, searcher, scheduler, engine
@@ -44,7 +44,7 @@ class Cost(NamedTuple):
 
 
 def scale(quick: bool, names: Sequence[str]) -> dict[str, float]:
-    """Prints the table; returns the cost at each size, and the largest size's over the smallest's."""
+    """Print the table; return the cost at each size, and the largest size's over the smallest's."""
     figures: dict[str, float] = {}
     rows = []
     for name in names:
@@ -85,7 +85,7 @@ def _row(name: str, sizes: Sequence[int], costs: Sequence[Cost]) -> tuple[str, .
 
 
 def cost_of(name: str, trials: int) -> Cost:
-    """Runs one experiment."""
+    """Run one experiment."""
     problem = PROBLEMS["power_law"]
     settings = CandidateSettings(max_t=MAX_T, seed=1, space=problem.space())
     timer = HookTimer()
@@ -115,7 +115,7 @@ def cost_of(name: str, trials: int) -> Cost:
 
 
 class HookTimer:
-    """A HookTimer measures CPU time in a scheduler's hooks."""
+    """Measures CPU time in a scheduler's hooks."""
 
     def __init__(self) -> None:
         self.spent_s = 0.0

@@ -1,4 +1,4 @@
-"""Summarises the scheduler benchmark over all problems: ours beside Ray's, and promotion beside stopping.
+"""Summarise the scheduler benchmark over all problems: ours beside Ray's, and promotion beside stopping.
 
 "The same best value within noise" is tested with a rank test per problem: ours is worse where the two-sided
 Mann-Whitney U test over the seeds gives p < 0.01 and Ray's has the better ranks. The rule is the same for
@@ -24,7 +24,7 @@ PAIRS = (
 
 
 class Verdict(NamedTuple):
-    """A Verdict compares two candidates on one problem, by the values they end with."""
+    """Compares two candidates on one problem, by the values they end with."""
 
     label: str
     problem: str
@@ -34,14 +34,14 @@ class Verdict(NamedTuple):
 
     @property
     def differs(self) -> int:
-        """Returns 1: ours is better, -1: worse, 0: no difference that chance could not make."""
+        """Return 1: ours is better, -1: worse, 0: no difference that chance could not make."""
         if self.ranks.p >= SIGNIFICANCE:
             return 0
         return 1 if self.ranks.chance > 0.5 else -1
 
 
 def summary(board: Board) -> dict[str, float]:
-    """Prints the verdicts; returns the figures."""
+    """Print the verdicts; return the figures."""
     figures: dict[str, float] = {}
     verdicts: list[Verdict] = []
     for label, mine, other in PAIRS:
@@ -102,7 +102,7 @@ def _show(verdicts: list[Verdict]) -> None:
 
 
 def _ratio(mine: list[SchedulerRun], other: list[SchedulerRun], axis: str) -> float:
-    """Returns what ours needs to be as good as both get in the end, over what the other needs."""
+    """Return what ours needs to be as good as both get in the end, over what the other needs."""
     ratios = []
     for one, two in zip(mine, other, strict=True):
         target = max(one.values[-1], two.values[-1])

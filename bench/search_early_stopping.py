@@ -1,4 +1,4 @@
-"""Measures early stopping with several objectives: hypervolume at an equal budget, and a decision's cost.
+"""Measure early stopping with several objectives: hypervolume at an equal budget, and a decision's cost.
 
 Random configurations, 8 workers in virtual time, 81 epochs for a full training. Schedulers see noisy values;
 the values without noise at each trial's last epoch are measured. Every figure is relative to FIFO with the
@@ -30,7 +30,7 @@ Point = Mapping[str, float]
 
 
 class Problem(NamedTuple):
-    """A Problem is what two objectives are without noise, after so many epochs, and the noise of each."""
+    """What two objectives are without noise, after so many epochs, and the noise of each."""
 
     values: Callable[[Point, int], Values]
     noise: Values
@@ -100,7 +100,7 @@ def hypervolume(values: list[Values]) -> float:
 
 
 class Outcome(NamedTuple):
-    """An Outcome is the hypervolume after every EVERY epochs, and at the end of the budget."""
+    """The hypervolume after every EVERY epochs, and at the end of the budget."""
 
     course: list[float]
     trials: int

@@ -1,4 +1,4 @@
-"""Makes data/shape_bounds.json: `python -m bench.shape_bounds [CASE ...]`. Takes long; needs scipy.
+"""Make data/shape_bounds.json: `python -m bench.shape_bounds [CASE ...]`. Takes long; needs scipy.
 
 A bound holds for every set of prices of the shapes: demand at these prices, less the most that each node
 can hold of it, when no type can hold more than it costs. Prices come from a relaxation without whole
@@ -63,7 +63,7 @@ class Arrays:
 
 
 def pools_of(free: np.ndarray) -> list[np.ndarray]:
-    """Returns nodes in groups that are alike; one large node instead of a group allows more: bounds hold."""
+    """Return nodes in groups that are alike; one large node instead of a group allows more: bounds hold."""
     keys = (free > 0) @ (1 << np.arange(free.shape[1]))
     pools = []
     for key in np.unique(keys):
@@ -74,7 +74,7 @@ def pools_of(free: np.ndarray) -> list[np.ndarray]:
 
 
 def relaxed(arrays: Arrays) -> np.ndarray:
-    """Returns prices from the relaxation: every type and every pool of nodes is one divisible machine."""
+    """Return prices from the relaxation: every type and every pool of nodes is one divisible machine."""
     pools = pools_of(arrays.free)
     rooms = np.vstack([arrays.have, *(pool.max(axis=0) for pool in pools)])
     item, room = np.nonzero((arrays.size[:, None] <= rooms[None] + 1e-9).all(axis=2))
@@ -102,7 +102,7 @@ def relaxed(arrays: Arrays) -> np.ndarray:
 def knapsack(
     arrays: Arrays, prices: np.ndarray, room: np.ndarray, whole: bool = True
 ) -> tuple[float, np.ndarray]:
-    """Returns an upper bound on what one machine can hold at these prices, and a load."""
+    """Return an upper bound on what one machine can hold at these prices, and a load."""
     some = np.flatnonzero((arrays.size <= room + 1e-9).all(axis=1) & (prices > 1e-12))
     load = np.zeros(len(prices))
     if not len(some):
@@ -125,7 +125,7 @@ def knapsack(
 
 
 def bound_at(arrays: Arrays, prices: np.ndarray) -> tuple[float, np.ndarray, list[tuple[int, np.ndarray]]]:
-    """Returns the bound, the prices scaled so that no type holds more than it costs, and loads of types."""
+    """Return the bound, the prices scaled so that no type holds more than it costs, and loads of types."""
     loose = [knapsack(arrays, prices, room, whole=False)[0] for room in arrays.have] / arrays.cost
     highest, loads = 0.0, []
     for index in np.argsort(-loose):
@@ -141,7 +141,7 @@ def bound_at(arrays: Arrays, prices: np.ndarray) -> tuple[float, np.ndarray, lis
 
 
 def patterns_of(arrays: Arrays) -> list[tuple[int, np.ndarray]]:
-    """Returns first columns: each shape alone on the type where it is cheapest."""
+    """Return first columns: each shape alone on the type where it is cheapest."""
     fits = np.divide(
         arrays.have[:, None],
         arrays.size,
@@ -156,7 +156,7 @@ def patterns_of(arrays: Arrays) -> list[tuple[int, np.ndarray]]:
 
 
 def filled(arrays: Arrays, prices: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Returns a good load of every type at these prices."""
+    """Return a good load of every type at these prices."""
     items = Items(arrays.size, arrays.size.shape[1])
     wanted = KnapsackItems(arrays.count, prices)
     loads = best_fill(arrays.have, items, None, wanted, weightings(items.real, 0, 13))
@@ -171,7 +171,7 @@ def master_prices(arrays: Arrays, columns: list[tuple[int, np.ndarray]]) -> tupl
 
 
 def improved(arrays: Arrays, prices: np.ndarray) -> tuple[float, bool]:
-    """Returns the best bound over rounds of column generation around the best prices so far."""
+    """Return the best bound over rounds of column generation around the best prices so far."""
     best, centre, loads = bound_at(arrays, prices)
     columns = [*patterns_of(arrays), *loads, *filled(arrays, centre)]
     for number in range(1, ROUNDS + 1):
@@ -198,7 +198,7 @@ def bound_of(workload: Workload) -> tuple[float, bool]:
 
 
 def greedy_price(workload: Workload) -> float:
-    """Returns what one pass of fills at first prices pays: the engine without its linear program."""
+    """Return what one pass of fills at first prices pays: the engine without its linear program."""
     kept = column_generation.LARGEST_MASTER, inventory._lay_out
     column_generation.LARGEST_MASTER, inventory._lay_out = 0, layout.lay_out
     try:
@@ -212,7 +212,7 @@ def known_bounds() -> dict[str, ShapeBound]:
 
 
 def main(wanted: list[str]) -> None:
-    """Makes the bounds of the cases named, else of those that have none."""
+    """Make the bounds of the cases named, else of those that have none."""
     for seed in SEEDS:
         for shapes in COUNTS:
             for with_nodes in (False, True):

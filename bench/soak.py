@@ -1,4 +1,4 @@
-"""Runs a cluster on this computer under random demand, with a node and the monitor killed regularly.
+"""Run a cluster on this computer under random demand, with a node and the monitor killed regularly.
 
 In the end all work is done, nothing is left, and no limit was ever passed. `make soak` (SOAK_MINUTES=20
 SOAK_SEED=0), `python -m bench.soak`; docs/soak.md has the rules.
@@ -52,7 +52,7 @@ AT_MOST = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the soak; returns 1 when a rule was broken."""
+    """Run the soak; return 1 when a rule was broken."""
     given = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="muster-soak-") as folder:
         cluster = LiveCluster(Path(folder), CONFIG, name="soak")
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass
 class Soak:
-    """A Soak is one run."""
+    """One run."""
 
     cluster: LiveCluster
     checker: LimitChecker
@@ -138,7 +138,7 @@ class Soak:
             time.sleep(0.2)
 
     def _kill_node(self, watch: ClusterWatch) -> bool:
-        """Kills one that has joined; when there is none, the next that does."""
+        """Kill one that has joined; when there is none, the next that does."""
         workers = sorted(watch.now().workers, key=lambda node: node.node_id)
         known = [node for node in workers if str(node.cloud_id) not in self.checker.killed]
         if not known:
@@ -167,7 +167,7 @@ class Soak:
         self.log(f"{done} ({work['gangs_again']} made again); workers {watch.now().counts()}")
 
     def _finish(self, watch: ClusterWatch, driver: Driver) -> None:
-        """Waits until everything requested is done, and everything bought is given back."""
+        """Wait until everything requested is done, and everything launched is released."""
         self.log("no more demand; waiting for what is open")
         give_up = time.monotonic() + FINISH_S
         while not driver.ask("state")["is_done"] and time.monotonic() < give_up:
@@ -207,11 +207,11 @@ class Soak:
             "longest_idle_s": self.checker.longest_idle_s,
             "empty_after_s": self.empty_s,
             "processes_seen": float(len(self.cluster.processes)),
-            "machines_bought": float(bought(self.cluster)),
+            "machines_launched": float(launched(self.cluster)),
         }
 
 
-def bought(cluster: LiveCluster) -> int:
+def launched(cluster: LiveCluster) -> int:
     with open_history(cluster.home.ledger) as history:
         return sum(record.node_type != "head" for record in history.find())
 

@@ -1,4 +1,4 @@
-"""Checks whether a cluster keeps its limits and gives idle nodes back, by its GCS and its records."""
+"""Check whether a cluster keeps its limits and gives idle nodes back, by its GCS and its records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEATH_S = 40.0  # how long the GCS may continue to show a node whose processes w
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits are what the cluster file allows."""
+    """What the cluster file allows."""
 
     workers: int
     by_type: Mapping[str, int]
@@ -27,7 +27,7 @@ class Limits:
 
 @dataclass
 class LimitChecker:
-    """A LimitChecker gets every snapshot; `broken` has what was wrong, each thing once."""
+    """Gets every snapshot; `broken` has what was wrong, each thing once."""
 
     cluster: LiveCluster
     limits: Limits
@@ -59,11 +59,11 @@ class LimitChecker:
             self._check_idle(snapshot)
 
     def _in_gcs(self, snapshot: ClusterSnapshot) -> list[str]:
-        """Leaves out nodes that were just killed: the GCS notices late, and others may have replaced them."""
+        """Leave out nodes that were just killed: the GCS notices late, and others may have replaced them."""
         return [node.node_type for node in snapshot.workers if str(node.cloud_id) not in self.killed]
 
     def _machines(self) -> list[str]:
-        """Returns what the provider has running or pending, without the head."""
+        """Return what the provider has running or pending, without the head."""
         return [
             one.node_type
             for one in self.cluster.node_records()

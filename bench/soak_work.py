@@ -1,4 +1,4 @@
-"""Submits random tasks and gangs from a seed, each again until it is done: the driver of the soak.
+"""Submit random tasks and gangs from a seed, each again until it is done: the driver of the soak.
 
 A process of its own, run by `bench.live_driver.Driver`. Tasks are retried by Ray. A gang is a placement group
 with one actor per bundle; when one of them is lost, the whole gang is made again.
@@ -34,7 +34,7 @@ def task(seconds: float, number: int) -> int:
 
 @ray.remote(num_cpus=1)
 class Member:
-    """A Member is one actor of a gang."""
+    """One actor of a gang."""
 
     def work(self, seconds: float) -> str:
         time.sleep(seconds)
@@ -51,7 +51,7 @@ class Work:
         self._asking = False
 
     def start(self, seed: int, seconds: float) -> None:
-        """Returns at once; `state` reports the progress."""
+        """Return at once; `state` reports the progress."""
         self._asking = True
         threading.Thread(target=self._ask, args=(random.Random(seed), seconds), daemon=True).start()
 

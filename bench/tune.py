@@ -1,4 +1,4 @@
-"""Compares Ray Tune 2.60, Optuna alone and ours on the same jobs, in turns, in wall seconds."""
+"""Compare Ray Tune 2.60, Optuna alone and ours on the same jobs, in turns, in wall seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray", "ours CPU ms each")
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measures, prints the tables, returns the figures."""
+    """Measure, print the tables, return the figures."""
     figures: dict[str, float] = {}
     with BenchProcesses(options) as processes:
         for name, case in CASES.items():
@@ -30,7 +30,7 @@ def run(options: Options) -> dict[str, float]:
 def compare(
     processes: BenchProcesses, name: str, mine: tuple[Job, int], theirs: tuple[Job, int], *others: Side
 ) -> tuple[Side, Side]:
-    """Runs both sides on a job each, as often as given; Ray only if it takes part; others in between."""
+    """Run both sides on a job each, as often as given; Ray only if it takes part; others in between."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
     us = Side("ours", lambda: processes.ours(ours.fit, my_job, processes.storage()), my_repeats)
     them = Side("Ray Tune", lambda: processes.ray(peer.fit, their_job, processes.storage()), their_repeats)
@@ -40,7 +40,7 @@ def compare(
 
 
 def rate_figures(figure: str, name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:
-    """Returns trials or results per second of both, and their ratio."""
+    """Return trials or results per second of both, and their ratio."""
     rate = Fit.trials_per_s.fget if figure == "trials" else Fit.results_per_s.fget
     figures = {f"{figure}_per_s.{name}": us.median(rate)}
     if figure == "results":
@@ -68,7 +68,7 @@ def rate_row(title: str, figure: str, name: str, us: Side[Fit], figures: dict[st
 
 
 def trials(processes: BenchProcesses) -> dict[str, float]:
-    """Measures trivial trials, one report each, with a process each or processes used again."""
+    """Measure trivial trials, one report each, with a process each or processes used again."""
     figures: dict[str, float] = {}
     rows = []
     files = Side(
@@ -112,7 +112,7 @@ def trials(processes: BenchProcesses) -> dict[str, float]:
 
 
 def results(processes: BenchProcesses) -> dict[str, float]:
-    """Measures reports of one trial and of sixteen at once; and the pipe that no report can beat."""
+    """Measure reports of one trial and of sixteen at once; and the pipe that no report can beat."""
     one = Job(trials=1, reports=processes.size(10_000, 2000))
     rounds = processes.size(20_000, 5000)
     pipe = Side("a pipe", lambda: tune_baseline.round_trips_per_s(rounds), processes.size(5, 3))
@@ -136,7 +136,7 @@ def results(processes: BenchProcesses) -> dict[str, float]:
 
 
 def growth(processes: BenchProcesses) -> dict[str, float]:
-    """Measures the cost per trial with many and with few, without start and end; memory of the driver."""
+    """Measure the cost per trial with many and with few, without start and end; memory of the driver."""
     few, many, mark = 200, processes.size(20_000, 2000), processes.size(1000, 200)
     repeats = processes.size(9, 5)
     nothing = Side("ours, 2 trials", lambda: processes.ours(ours.fit, Job(2), processes.storage()), repeats)
@@ -170,7 +170,7 @@ def growth(processes: BenchProcesses) -> dict[str, float]:
 
 
 def restore(processes: BenchProcesses) -> dict[str, float]:
-    """Measures from the path of a finished experiment to its results, and the state per trial."""
+    """Measure from the path of a finished experiment to its results, and the state per trial."""
     job = Job(processes.size(2000, 60))
     repeats = processes.size(5, 3)
     table.progress(f"tune: restore: {job.trials} trials to restore")
@@ -218,7 +218,7 @@ def restore(processes: BenchProcesses) -> dict[str, float]:
 
 
 def optuna(processes: BenchProcesses) -> dict[str, float]:
-    """Measures TPE through Tuner.fit, with processes and logs, over study.optimize in one process."""
+    """Measure TPE through Tuner.fit, with processes and log, over study.optimize in one process."""
     if importlib.util.find_spec("optuna") is None:
         table.note("Optuna is not installed, so optuna_overhead is absent: pip install 'muster-ml[bench]'")
         return {}

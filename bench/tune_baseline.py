@@ -1,4 +1,4 @@
-"""Measures what this machine can do at best: messages between two processes, and the files of a trial.
+"""Measure what this machine can do at best: messages between two processes, and the files of a trial.
 
 A result cannot be cheaper than the one, nor a trial with loggers than the other.
 """
@@ -44,7 +44,7 @@ def reporting(pipe: Connection, rounds: int) -> None:
 
 
 def files_s(trials: int, storage: str) -> float:
-    """Returns wall seconds per directory with five small files."""
+    """Return wall seconds per directory with five small files."""
     started = time.perf_counter()
     for number in range(trials):
         place = Path(storage) / f"train_00000_{number:05d}"

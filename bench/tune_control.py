@@ -1,4 +1,4 @@
-"""Measures what one result costs the driver's control thread, in CPU time: `python -m bench.tune_control`.
+"""Measure what one result costs the driver's control thread, in CPU time: `python -m bench.tune_control`.
 
 Once in a real experiment with processes, and once with an engine that replays the frames of a trial from
 memory: the second has no system calls and no other process in it, so that small changes can be compared.
@@ -29,7 +29,7 @@ TRIALS = (1, 16)
 
 
 def main(repeats: int = REPEATS) -> None:
-    """Prints one row per number of trials at once."""
+    """Print one row per number of trials at once."""
     rows = []
     for trials in TRIALS:
         real = [cost(trials) for _ in range(repeats)]
@@ -45,7 +45,7 @@ def _figures(costs: list[float]) -> tuple[str, str]:
 
 
 def cost(trials: int, results: int = RESULTS) -> float:
-    """Returns microseconds of the control thread per result, between the first fifth and the last tenth."""
+    """Return microseconds of the control thread per result, between the first fifth and the last tenth."""
     marks: dict[int, float] = {}
     first, last = results // 5, results * 9 // 10
     seen = 0
@@ -71,9 +71,9 @@ def cost(trials: int, results: int = RESULTS) -> float:
 
 @contextmanager
 def replayed() -> Iterator[None]:
-    """Has experiments run on the replaying engine."""
+    """Have experiments run on the replaying engine."""
     before = launch._open_engine
-    launch._open_engine = lambda spec, env: ReplayEngine(spec.param_space["reports"])  # type: ignore[assignment]
+    launch._open_engine = lambda spec, *_: ReplayEngine(spec.param_space["reports"])  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -81,9 +81,9 @@ def replayed() -> Iterator[None]:
 
 
 def recorded(reports: int) -> list[bytes]:
-    """Returns everything that a trial of `tune_job` sends, frame by frame."""
+    """Return everything that a trial of `tune_job` sends, frame by frame."""
     began, progress = time.time(), Progress()
-    frames = [frame(FrameKind.STARTED, pack((1, "host", "127.0.0.1", True)))]
+    frames = [frame(FrameKind.STARTED, pack((1, "host", "127.0.0.1", True, 0.0)))]
     for step in range(reports):
         metrics, now = {tune_job.METRIC: 0.5 + step}, began + step / 10_000
         stamp = progress.advance(metrics, elapsed_s=1e-4, now=now)
@@ -92,7 +92,7 @@ def recorded(reports: int) -> list[bytes]:
 
 
 class ReplayPool(ProcessPool[Any]):
-    """A ReplayPool has workers that send the next frame, from memory, once they are answered."""
+    """Has workers that send the next frame, from memory, once they are answered."""
 
     def __init__(self, engine: ReplayEngine, frames: list[bytes]) -> None:
         super().__init__(SystemClock(), EngineTimeouts())
@@ -126,7 +126,7 @@ class ReplayPool(ProcessPool[Any]):
 
 
 class ReplayEngine(ProcessEngine):
-    """A ReplayEngine runs trials that report as those of `tune_job` do, without processes."""
+    """Runs trials that report as those of `tune_job` do, without processes."""
 
     def __init__(self, reports: int) -> None:
         super().__init__(SystemClock(), EngineTimeouts())

@@ -1,4 +1,4 @@
-"""Runs a user's script as a program: prints the time (seconds since 1970) of its first result.
+"""Run a user's script as a program: prints the time (seconds since 1970) of its first result.
 
 usage: tune_first_result.py muster|ray STORAGE PLACE_FOR_RAYS_OWN_FILES
 Ray is started as cheaply as it can be; nothing else differs.

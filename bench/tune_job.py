@@ -1,4 +1,4 @@
-"""Runs one experiment with Ray Tune and with ours: the same lines of code, given one module or the other.
+"""Run one experiment with Ray Tune and with ours: the same lines of code, given one module or the other.
 
 Called in the child processes of `bench.ours.tune` and `bench.peer.tune`; imports neither system.
 """
@@ -21,7 +21,7 @@ GONE_S = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """A Job runs a function that reports `reports` times and does nothing else, `trials` times."""
+    """Runs a function that reports `reports` times and does nothing else, `trials` times."""
 
     trials: int
     reports: int = 1
@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Phases:
-    """A Phases is where the time of one `fit()` with trials at once went, in seconds."""
+    """Where the time of one `fit()` with trials at once went, in seconds."""
 
     first: float  # until the first trial's code ran
     last: float  # until the last one's did: from here on all processes run
@@ -46,7 +46,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Fit:
-    """A Fit is what one `fit()` took."""
+    """What one `fit()` took."""
 
     job: Job
     directory: str  # of the experiment
@@ -70,7 +70,7 @@ class Fit:
 
 
 class Marks:
-    """Marks are what the callback saw. Not kept in the callback: a Tuner may copy its callbacks."""
+    """What the callback saw. Not kept in the callback: a Tuner may copy its callbacks."""
 
     def __init__(self) -> None:
         self.first_result_at = self.last_result_at = 0.0
@@ -92,7 +92,7 @@ MARKS = Marks()
 
 
 def watcher(tune: Any) -> Any:
-    """Returns a callback of either system."""
+    """Return a callback of either system."""
 
     class Watcher(tune.Callback):
         def on_trial_result(self, iteration, trials, trial, result, **info) -> None:
@@ -105,7 +105,7 @@ def watcher(tune: Any) -> Any:
 
 
 def trainable(tune: Any, job: Job) -> Any:
-    """Returns the same function for both sides. What it calls is inside, so that it is pickled with it."""
+    """Return the same function for both sides. What it calls is inside, so that it is pickled with it."""
 
     def meet(place: str, expected: int) -> None:
         import os
@@ -125,7 +125,7 @@ def trainable(tune: Any, job: Job) -> Any:
 
 
 def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = (), **run_options: Any) -> Fit:
-    """Runs the job with all loggers, silently; an error of any trial is an error here."""
+    """Run the job with all loggers, silently; an error of any trial is an error here."""
     MARKS.__init__()  # type: ignore[misc]
     MARKS.look_at = frozenset(look_at)
     space = {"x": tune.uniform(0.0, 1.0), "reports": job.reports, "trials": job.trials, "meeting": ""}
@@ -160,13 +160,13 @@ def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = (), **run_
 
 
 def arrivals(meeting: str, since: float) -> tuple[float, float]:
-    """Returns when the first and the last trial came to the meeting, in seconds since that time."""
+    """Return when the first and the last trial came to the meeting, in seconds since that time."""
     came = [entry.stat().st_mtime - since for entry in os.scandir(meeting)]
     return min(came), max(came)
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    """Waits for the end of these processes: the CPU that it takes is not the next turn's."""
+    """Wait for the end of these processes: the CPU that it takes is not the next turn's."""
     give_up = time.monotonic() + GONE_S
     while any(_lives(pid) for pid in pids) and time.monotonic() < give_up:
         time.sleep(0.05)
@@ -180,7 +180,7 @@ def _lives(pid: int) -> bool:
 
 
 def restore(tune: Any, job: Job, directory: str, then: str) -> float:
-    """Returns seconds from the path of a finished experiment to all results; `then`: get_results or fit."""
+    """Return seconds from the path of a finished experiment to all results; `then`: get_results or fit."""
     started = time.perf_counter()
     tuner = tune.Tuner.restore(directory, trainable=trainable(tune, job))
     check_results(getattr(tuner, then)(), job)  # timed too: results may be read when they are looked at
@@ -188,7 +188,7 @@ def restore(tune: Any, job: Job, directory: str, then: str) -> float:
 
 
 def check_results(grid: Any, job: Job) -> None:
-    """Checks the results: a fast wrong answer is worth nothing."""
+    """Check the results: a fast wrong answer is worth nothing."""
     if grid.errors:
         raise RuntimeError(f"{len(grid.errors)} of {job.trials} trials failed: {grid.errors[0]}")
     seen = [result.metrics["training_iteration"] for result in grid if METRIC in result.metrics]
@@ -197,7 +197,7 @@ def check_results(grid: Any, job: Job) -> None:
 
 
 def check_logs(directory: str, job: Job) -> None:
-    """Checks that all three loggers have written to the last line by the time fit() returns."""
+    """Check that all three loggers have written to the last line by the time fit() returns."""
     place = next(entry for entry in Path(directory).iterdir() if entry.is_dir())
     lines = [len((place / name).read_bytes().splitlines()) for name in ("result.json", "progress.csv")]
     if lines != [job.reports, job.reports + 1] or not list(place.glob("events.out.tfevents.*")):
@@ -205,18 +205,18 @@ def check_logs(directory: str, job: Job) -> None:
 
 
 def state_bytes(directory: str) -> int:
-    """Returns what the system keeps about the experiment beside the directories of its trials."""
+    """Return what the system keeps about the experiment beside the directories of its trials."""
     return sum(entry.stat().st_size for entry in Path(directory).iterdir() if entry.is_file())
 
 
 def cpu_s() -> float:
-    """Returns CPU seconds of this process and of its children that have ended."""
+    """Return CPU seconds of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def resident_bytes() -> int:
-    """Returns the memory of this process; the maximum where the system does not report the current one."""
+    """Return the memory of this process; the maximum where the system does not report the current one."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -226,7 +226,7 @@ def resident_bytes() -> int:
 
 
 def settle(environment: dict[str, str]) -> None:
-    """Prepares this process for one side: two processors, nothing printed, this environment."""
+    """Prepare this process for one side: two processors, nothing printed, this environment."""
     os.environ.update(environment)
     sys.dont_write_bytecode = False  # it came with the start method; see bench.tune_processes.bytecode_cache
     if hasattr(os, "sched_setaffinity"):
@@ -237,7 +237,7 @@ def settle(environment: dict[str, str]) -> None:
 
 
 def timed(function: Callable[[], Any]) -> float:
-    """Returns wall seconds."""
+    """Return wall seconds."""
     started = time.perf_counter()
     function()
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Measures eight short trials of scikit-learn, LightGBM, XGBoost and torch: CPU and wall seconds."""
+"""Measure eight short trials of scikit-learn, LightGBM, XGBoost and torch: CPU and wall seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 def libraries(processes: BenchProcesses) -> dict[str, float]:
-    """Compares trials with trials that are forked in any case, with new interpreters, and with Ray Tune."""
+    """Compare trials with trials that are forked in any case, with new interpreters, and with Ray Tune."""
     figures: dict[str, float] = {}
     rows = []
     for library in LIBRARIES:
@@ -73,7 +73,7 @@ def measure(processes: BenchProcesses, library: str) -> dict[str, float]:
 
 
 def forced_forks(folder: str) -> str:
-    """Returns a directory for PYTHONPATH with which trials are always forked, whether that is safe or not."""
+    """Return a directory for PYTHONPATH with which trials are always forked, whether that is safe or not."""
     patch = "from muster.engines.local import fork_safety\nfork_safety.why_not_fork = lambda: ''\n"
     Path(folder, "sitecustomize.py").write_text(patch, encoding="utf-8")
     return folder

@@ -1,4 +1,4 @@
-"""Runs a user's script as a program: eight short trials of a library; prints wall and CPU seconds of `fit()`.
+"""Run a user's script as a program: eight short trials of a library; prints wall and CPU seconds of `fit()`.
 
 usage: tune_library_script.py muster|interpreters|ray LIBRARY STORAGE PLACE_FOR_RAYS_OWN_FILES
 `interpreters` is ours with a new interpreter for each trial, as where forking is not safe.

@@ -1,4 +1,4 @@
-"""Runs a million simulated trials in one experiment: the cost of a trial and the memory it leaves behind.
+"""Run a million simulated trials in one experiment: the cost of a trial and the memory it leaves behind.
 
 Part of `python -m bench tune` (case `million`). Random search and ASHA, as a launch joins them, on the
 simulated engine: no process and no file, so what remains is the driver.
@@ -24,7 +24,7 @@ CASES = (  # what it does, the end of the figures' names, its grace period
 
 
 class SimulatedFit(NamedTuple):
-    """A SimulatedFit is what one simulated experiment took."""
+    """What one simulated experiment took."""
 
     trials: int
     results: int
@@ -34,7 +34,7 @@ class SimulatedFit(NamedTuple):
 
 
 def million(processes: BenchProcesses) -> dict[str, float]:
-    """Measures CPU seconds and peak memory of a process that does nothing else, with ASHA in both ways."""
+    """Measure CPU seconds and peak memory of a process that does nothing else, with ASHA in both ways."""
     trials = processes.size(TRIALS, QUICK_TRIALS)
     figures: dict[str, float] = {}
     rows = []
@@ -74,7 +74,7 @@ def row_of(title: str, found: SimulatedFit) -> tuple[str, ...]:
 
 
 def simulated_fit(trials: int, grace: int) -> SimulatedFit:
-    """Runs the experiment in this process, and checks that every trial has ended with its result.
+    """Run the experiment in this process, and checks that every trial has ended with its result.
 
     `grace`: the results after which ASHA first compares; with `RESULTS` every trial reports all of them.
     """

@@ -1,4 +1,4 @@
-"""Provides a child process for each side of the tune benchmark, fresh directories, turns and medians."""
+"""Provide a child process for each side of the tune benchmark, fresh directories, turn and medians."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Side(Generic[Answer]):
-    """A Side is one side of a comparison: what to do, how often, and the results."""
+    """One side of a comparison: what to do, how often, and the results."""
 
     name: str
     once: Callable[[], Answer]
@@ -42,7 +42,7 @@ class Side(Generic[Answer]):
 
 
 def in_turns(case: str, *sides: Side[Any]) -> None:
-    """Runs one after the other until each has had its runs, so that a busy minute falls on all of them.
+    """Run one after the other until each has had its runs, so that a busy minute falls on all of them.
 
     Neither is measured while the other still works: Ray replaces its ended workers for seconds after a fit.
     """
@@ -113,30 +113,30 @@ class BenchProcesses:
         return self.options.with_peer
 
     def size(self, full: int, quick: int) -> int:
-        """Returns how many, in a full run and in a quick one."""
+        """Return how many, in a full run and in a quick one."""
         return quick if self.options.quick else full
 
     def storage(self) -> str:
-        """Returns a new directory. Nothing is removed before the end: mass deletion slows file systems."""
+        """Return a new directory. Nothing is removed before the end: mass deletion slows file systems."""
         made = self._root / str(next(self._numbers))
         made.mkdir()
         return str(made)
 
     def ours(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Calls a function in our child process."""
+        """Call a function in our child process."""
         if self._ours is None:
             self._ours = PeerProcess(CPU_LIMIT_S)
             self._ours.call(*self._start_ours)
         return answered(self._ours, function, *arguments)
 
     def renew_ours(self) -> None:
-        """Ends the process: the next call gets a new one, without the memory of earlier ones."""
+        """End the process: the next call gets a new one, without the memory of earlier ones."""
         if self._ours is not None:
             self._ours.close()
             self._ours = None
 
     def ray(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Calls a function in the child process that has a Ray."""
+        """Call a function in the child process that has a Ray."""
         if self._ray is None:
             if lacking := peer.missing():
                 raise PeerError(f"Ray Tune needs {', '.join(lacking)}: pip install 'muster-ml[bench]'")
@@ -147,7 +147,7 @@ class BenchProcesses:
 
 
 def bytecode_cache(root: Path) -> dict[str, str]:
-    """Returns the environment of all children. Where Python may not keep bytecode, they keep it here.
+    """Return the environment of all children. Where Python may not keep bytecode, they keep it here.
 
     Otherwise every process of either side would compile its imports again, which is not what is measured.
     """

@@ -1,4 +1,4 @@
-"""Compares Ray Tune 2.60 and ours on one and the same Ray cluster, in turns, loggers on.
+"""Compare Ray Tune 2.60 and ours on one and the same Ray cluster, in turns, loggers on.
 
 Each side is a driver process of its own, connected before anything is measured. The head's CPUs are those of
 the machine's first two processors; both sides ask for the same shares of them.
@@ -26,7 +26,7 @@ COSTS = ("driver CPU s per 1,000 results", "Ray Tune", "ours", "Ray / ours")
 
 
 class ClusterBenchProcesses(BenchProcesses):
-    """A ClusterBenchProcesses has two sides that are drivers of one cluster."""
+    """Has two sides that are drivers of one cluster."""
 
     _stop_ray = staticmethod(peer.stop)
 
@@ -37,7 +37,7 @@ class ClusterBenchProcesses(BenchProcesses):
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measures, prints the tables, returns the figures."""
+    """Measure, print the tables, return the figures."""
     if not peers.installed():
         table.note("tune-ray needs Ray on both sides: pip install 'muster-ml[bench]'")
         return {}
@@ -53,7 +53,7 @@ def run(options: Options) -> dict[str, float]:
 def compare(
     processes: BenchProcesses, name: str, mine: tuple[Job, int], theirs: tuple[Job, int]
 ) -> tuple[Side, Side, Side]:
-    """Runs both sides on a job each, as often as given; for trials at once, Ray with as many empty actors."""
+    """Run both sides on a job each, as often as given; for trials at once, Ray with as many empty actors."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
     us = Side("ours", lambda: processes.ours(ours.fit, my_job, processes.storage()), my_repeats)
     them = Side("Ray Tune", lambda: processes.ray(peer.fit, their_job, processes.storage()), their_repeats)
@@ -65,7 +65,7 @@ def compare(
 
 
 def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[str, ...]:
-    """Returns a row; `name` may be one of `<name>.since_first`, too."""
+    """Return a row; `name` may be one of `<name>.since_first`, too."""
     theirs = figures.get(f"peer_{figure}_per_s.{name}")
     return (
         title,
@@ -76,7 +76,7 @@ def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[
 
 
 def trials(processes: BenchProcesses) -> dict[str, float]:
-    """Measures trivial trials, one report each, actors used again."""
+    """Measure trivial trials, one report each, actors used again."""
     mine, theirs = Job(processes.size(2000, 400)), Job(processes.size(300, 40))
     us, them, _ = compare(processes, "trials", (mine, processes.size(5, 3)), (theirs, processes.size(3, 1)))
     figures = rate_figures("trials", "reuse", us, them)
@@ -86,7 +86,7 @@ def trials(processes: BenchProcesses) -> dict[str, float]:
 
 
 def results(processes: BenchProcesses) -> dict[str, float]:
-    """Measures reports of one trial and of sixteen at once; what they cost the driver."""
+    """Measure reports of one trial and of sixteen at once; what they cost the driver."""
     jobs: dict[str, tuple[str, Job]] = {
         "one": ("one trial", Job(trials=1, reports=processes.size(10_000, 2000))),
         "sixteen": (
@@ -123,7 +123,7 @@ def results(processes: BenchProcesses) -> dict[str, float]:
 def phase_figures(
     name: str, us: Side[Fit], them: Side[Fit], alone: Side[tuple[float, float]]
 ) -> dict[str, float]:
-    """Returns where the time of both goes, and the time that Ray needs to start as many empty actors."""
+    """Return where the time of both goes, and the time that Ray needs to start as many empty actors."""
     figures = {
         f"seconds.empty_actors.{phase}": alone.median(lambda s, i=i: s[i])
         for i, phase in enumerate(PHASES[:2])
@@ -139,7 +139,7 @@ def phase_figures(
 
 
 def show_phases(name: str, figures: dict[str, float]) -> None:
-    """Prints where the time goes; what Ray takes to start empty actors is in every fit()."""
+    """Print where the time goes; what Ray takes to start empty actors is in every fit()."""
     start = figures["seconds.empty_actors.last"]
     rows = [
         (
@@ -157,7 +157,7 @@ def show_phases(name: str, figures: dict[str, float]) -> None:
 
 
 def cost_figures(name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:
-    """Returns user and system time of the driver and the processes it started, per 1,000 results."""
+    """Return user and system time of the driver and the processes it started, per 1,000 results."""
 
     def cost(fit: Fit) -> float:
         return 1000 * fit.cpu_s / fit.job.results

@@ -1,4 +1,4 @@
-"""Runs the cluster that both sides of tune-ray use: one head on free ports, ended by process id."""
+"""Run the cluster that both sides of tune-ray use: one head on free ports, ended by process id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READY_S = 90.0
 
 @contextmanager
 def open_cluster(cpus: int) -> Iterator[dict[str, str]]:
-    """Yields what drivers need in their environment."""
+    """Yield what drivers need in their environment."""
     before = dict(os.environ)
     os.environ.update(NODE_ENVIRONMENT)  # nodes inherit ours
     try:

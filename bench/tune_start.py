@@ -1,4 +1,4 @@
-"""Measures how long users wait: `import muster.tune`, and a script from its start to its first result."""
+"""Measure how long users wait: `import muster.tune`, and a script from its start to its first result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def imports(processes: BenchProcesses) -> dict[str, float]:
-    """Measures fresh interpreters; the time of an empty one is subtracted."""
+    """Measure fresh interpreters; the time of an empty one is subtracted."""
     repeats = processes.size(21, 7)
     bare = Side("an empty interpreter", lambda: seconds_of("pass"), repeats)
     plain = Side("import muster.tune", lambda: seconds_of("import muster.tune"), repeats)
@@ -43,7 +43,7 @@ def imports(processes: BenchProcesses) -> dict[str, float]:
 
 
 def first_result(processes: BenchProcesses) -> dict[str, float]:
-    """Measures from the start of the process to the first call of on_trial_result."""
+    """Measure from the start of the process to the first call of on_trial_result."""
     mine = Side("ours", lambda: first_result_s("muster", processes.storage()), processes.size(9, 3))
     theirs = Side("Ray Tune", lambda: first_result_s("ray", processes.storage()), processes.size(3, 1))
     sides = [mine, theirs] if processes.with_ray else [mine]

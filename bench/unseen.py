@@ -1,4 +1,4 @@
-"""Checks parity beyond the recorded workloads: generated problems on which Ray and ours must buy the same."""
+"""Check parity beyond the recorded workloads: generated problems on which Ray and ours must buy the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDED = 60
 
 
 def parity_figures(options: Options, ray: PeerProcess) -> dict[str, float]:
-    """Returns how many of the problems were planned differently from Ray."""
+    """Return how many of the problems were planned differently from Ray."""
     count = QUICK_PROBLEMS if options.quick else PROBLEMS
     table.progress(f"planner: {count} problems that are in no file")
     differing = [number for number in range(count) if differs(number, ray)]
@@ -32,7 +32,7 @@ def parity_figures(options: Options, ray: PeerProcess) -> dict[str, float]:
 
 
 def gang_parity_figures(options: Options, ray: PeerProcess) -> dict[str, float]:
-    """Returns how many problems with gangs were planned differently from Ray."""
+    """Return how many problems with gangs were planned differently from Ray."""
     count = QUICK_GANG_PROBLEMS if options.quick else GANG_PROBLEMS
     table.progress(f"planner: {count} problems with gangs that are in no file")
     differing = [number for number in range(count) if gangs_differ(number, ray)]
@@ -42,7 +42,7 @@ def gang_parity_figures(options: Options, ray: PeerProcess) -> dict[str, float]:
 
 
 def gangs_differ(number: int, ray: PeerProcess) -> bool:
-    """Returns whether launches, unserved requests and gangs, or the nodes that stay idle differ."""
+    """Return whether launches, unserved requests and gangs, or the nodes that stay idle differ."""
     workload = unseen_gangs(number)
     theirs = ray.call(peer.schedule, workload)
     if theirs is None:
@@ -58,7 +58,7 @@ def answer_of(plan: peer.PeerPlan) -> GangAnswer:
 
 
 def gang_answer(workload: Workload) -> GangAnswer:
-    """Returns what ours launches, leaves unserved, and would end because nothing was planned onto it."""
+    """Return what ours launches, leaves unserved, and would end because nothing was planned onto it."""
     ours = plan(workload, Objective.UTILIZATION).value
     lost = tuple(sorted(workload.gangs[gang.index].id for gang in ours.gangs if gang.unplaced))
     idle = frozenset(removal.instance_id for removal in ours.removals)
@@ -66,7 +66,7 @@ def gang_answer(workload: Workload) -> GangAnswer:
 
 
 def differs(number: int, ray: PeerProcess) -> bool:
-    """Returns whether launches or the number of unserved requests differ."""
+    """Return whether launches or the number of unserved requests differ."""
     workload = unseen(number)
     theirs = ray.call(peer.schedule, workload)
     if theirs is None:
@@ -76,7 +76,7 @@ def differs(number: int, ray: PeerProcess) -> bool:
 
 
 def main() -> None:
-    """Records Ray's answers to the first gang problems, for tests that run without Ray."""
+    """Record Ray's answers to the first gang problems, for tests that run without Ray."""
     with closing(PeerProcess()) as ray:
         plans = [ray.call(peer.schedule, unseen_gangs(number)).value for number in range(RECORDED)]
     answers = [answer_of(plan) for plan in plans]

@@ -1,7 +1,7 @@
-"""Measures how many hosts are set up at once: 50 in network namespaces, each with its own sshd, over one.
+"""Measure how many hosts are set up at once: 50 in network namespaces, each with its own sshd, over one.
 
 Every host gets a file and five commands of equal length, all by muster's installer over real SSH; no Ray. The
-launcher runs in a process of its own, and its CPU time counts that of all its `ssh` and `rsync`.
+launcher runs in a separate process, and its CPU time counts that of all its `ssh` and `rsync`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMIT_S = 600.0
 
 
 def run(options: Options) -> dict[str, float]:
-    """Sets up one host and many, in turns; figures are medians."""
+    """Set up one host and many, in turns; figures are medians."""
     from tests.hosts import Hosts, HostsMissing
 
     many, command_s = (QUICK_MANY, QUICK_COMMAND_S) if options.quick else (MANY, COMMAND_S)
@@ -46,7 +46,7 @@ def run(options: Options) -> dict[str, float]:
 
 
 def driven(hosts: Any, chosen: Sequence[Any], command_s: float, number: int) -> Mapping[str, Any]:
-    """Runs the launcher on some hosts; each round is another set-up, so that nothing is skipped."""
+    """Run the launcher on some hosts; each round is another set-up, so that nothing is skipped."""
     asked = {
         "ips": [host.ip for host in chosen],
         "key": str(hosts.key),
@@ -65,7 +65,7 @@ def driven(hosts: Any, chosen: Sequence[Any], command_s: float, number: int) -> 
 
 
 def compared(sides: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """Returns the figures; an overhead is the time that is not the hosts' own commands."""
+    """Return the figures; an overhead is the time that is not the hosts' own commands."""
 
     def median(side: str, name: str) -> float:
         return statistics.median(one[name] for one in sides[side])

@@ -1,4 +1,4 @@
-"""Runs in another process: sets hosts up with muster's installer, and prints what that took as JSON."""
+"""Run in another process: sets hosts up with muster's installer, and prints what that took as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Rack:
-    """A Rack implements InstallAccess: hosts by address, tags in memory."""
+    """Implements InstallAccess: hosts by address, tags in memory."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         directory = Path(asked["directory"])
@@ -96,7 +96,7 @@ def cpu_s() -> float:
 
 
 def reap() -> None:
-    """Waits for the masters, which end when their connection is closed."""
+    """Wait for the masters, which end when their connection is closed."""
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         try:

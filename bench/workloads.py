@@ -1,4 +1,4 @@
-"""Provides planning problems as data: those of bench/data, and seeded ones of any size.
+"""Provide planning problems as data: those of bench/data, and seeded ones of any size.
 
 Uses neither muster's types nor Ray's; `bench.ours` and `bench.peer` translate.
 """
@@ -18,7 +18,7 @@ Bag = dict[str, float]  # resource name -> quantity as users write it
 
 
 class NodeTypeData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A NodeTypeData is one node type of a workload."""
+    """One node type of a workload."""
 
     name: str
     resources: Bag
@@ -29,7 +29,7 @@ class NodeTypeData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class NodeData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A NodeData is one running worker of a workload."""
+    """One running worker of a workload."""
 
     id: str
     type: str
@@ -40,14 +40,14 @@ class NodeData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class DemandData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A DemandData is one shape with its count."""
+    """One shape with its count."""
 
     shape: Bag
     count: int
 
 
 class GangData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A GangData is one gang of a workload."""
+    """One gang of a workload."""
 
     id: str
     strategy: str
@@ -55,7 +55,7 @@ class GangData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Workload is one planning problem; the format is described in bench/README.md."""
+    """One planning problem; the format is described in bench/README.md."""
 
     name: str
     seed: int
@@ -70,17 +70,17 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def requests(self) -> int:
-        """Returns how many single demands wait, without gangs and constraints."""
+        """Return how many single demands wait, without gangs and constraints."""
         return sum(demand.count for demand in self.demands)
 
     def price(self, launch: dict[str, int]) -> float:
-        """Returns $/hour of these new machines."""
+        """Return $/hour of these new machines."""
         prices = {node_type.name: node_type.price_per_hour for node_type in self.node_types}
         return sum(prices[name] * count for name, count in launch.items())
 
 
 class RayAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A RayAnswer is what Ray 2.60 did."""
+    """What Ray 2.60 did."""
 
     launch: dict[str, int]
     cost_per_hour: float
@@ -90,19 +90,19 @@ class RayAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds are what is known about a workload beforehand."""
+    """What is known about a workload beforehand."""
 
     ray_2_60: RayAnswer
     cost_lower_bound_per_hour: float | None = None
 
 
 def names() -> list[str]:
-    """Returns every recorded workload, in alphabetical order."""
+    """Return every recorded workload, in alphabetical order."""
     return sorted(path.stem for path in (DATA / "workloads").glob("*.json"))
 
 
 def load(name: str) -> Workload:
-    """Returns one recorded workload; a clear error for a name that does not exist."""
+    """Return one recorded workload; a clear error for a name that does not exist."""
     path = DATA / "workloads" / f"{name}.json"
     if not path.exists():
         raise FileNotFoundError(f"no workload {name!r} in {path.parent}; choose one of: {', '.join(names())}")
@@ -110,7 +110,7 @@ def load(name: str) -> Workload:
 
 
 def load_bounds() -> dict[str, Bounds]:
-    """Returns what is known, by workload name."""
+    """Return what is known, by workload name."""
     return msgspec.json.decode((DATA / "bounds.json").read_bytes(), type=dict[str, Bounds])
 
 
@@ -142,7 +142,7 @@ def half_full(
 
 
 def in_shares(total: int, weights: Sequence[float]) -> list[int]:
-    """Cuts `total` in proportion to the weights; the parts add up to it."""
+    """Cut `total` in proportion to the weights; the parts add up to it."""
     edges = [round(total * sum(weights[:end]) / sum(weights)) for end in range(len(weights) + 1)]
     return [high - low for low, high in pairwise(edges)]
 
@@ -150,7 +150,7 @@ def in_shares(total: int, weights: Sequence[float]) -> list[int]:
 def half_full_node(
     node_id: str, node_type: NodeTypeData, shapes: Sequence[Bag], draw: random.Random
 ) -> NodeData:
-    """Returns a running node with random work on about half of its CPUs."""
+    """Return a running node with random work on about half of its CPUs."""
     free = dict(node_type.resources)
     misses = 0
     while free["CPU"] > node_type.resources["CPU"] / 2 and misses < 8:
@@ -164,28 +164,28 @@ def half_full_node(
 
 
 def series(nodes: int) -> Workload:
-    """Returns the growth series: same shapes, same types, twice the nodes and demands at each step."""
+    """Return the growth series: same shapes, same types, twice the nodes and demands at each step."""
     base = load("half_500n_5000p_20s")
     shapes = [demand.shape for demand in base.demands]
     return half_full("series", (nodes, nodes * 10), shapes, base.node_types)
 
 
 def large(nodes: int = 10_000, demands: int = 100_000, shapes: int = 200, types: int = 400) -> Workload:
-    """Returns the large case: 100,000 demands in 200 shapes, 10,000 half-full nodes, 400 node types."""
+    """Return the large case: 100,000 demands in 200 shapes, 10,000 half-full nodes, 400 node types."""
     draw = random.Random(f"large/{shapes}/{types}")
     catalogue = [random_type(i, draw) for i in range(types)]
     return half_full("large", (nodes, demands), distinct_shapes(shapes, draw), catalogue)
 
 
 def unseen(number: int) -> Workload:
-    """Returns a small problem that is in no file: its own shapes, its own node types."""
+    """Return a small problem that is in no file: its own shapes, its own node types."""
     draw = random.Random(f"unseen/{number}")
     catalogue = [random_type(i, draw) for i in range(10)]
     return half_full(f"unseen-{number}", (40, 400), distinct_shapes(8, draw), catalogue)
 
 
 def random_type(index: int, draw: random.Random) -> NodeTypeData:
-    """Returns a machine as clouds sell them: CPUs, memory per CPU, some GPUs, a plausible price."""
+    """Return a machine as clouds sell them: CPUs, memory per CPU, some GPUs, a plausible price."""
     cpus = float(draw.choice([2, 4, 8, 16, 32, 36, 48, 64, 72, 96, 128]))
     memory = cpus * draw.choice([2, 3, 4, 6, 8, 16]) * GIB
     gpus = float(draw.choice([1, 2, 4, 8])) if draw.random() < 0.3 else 0.0
@@ -197,7 +197,7 @@ def random_type(index: int, draw: random.Random) -> NodeTypeData:
 
 
 def distinct_shapes(count: int, draw: random.Random) -> list[Bag]:
-    """Returns `count` different requests: a few CPUs, mostly with memory, some with GPUs."""
+    """Return `count` different requests: a few CPUs, mostly with memory, some with GPUs."""
     found: dict[tuple[tuple[str, float], ...], Bag] = {}
     while len(found) < count:
         shape: Bag = {"CPU": draw.choice([0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0])}

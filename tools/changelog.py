@@ -21,7 +21,7 @@ NEXT = "## Unreleased"
 
 
 def fragments(folder: Path) -> dict[str, list[Path]]:
-    """Returns the fragments by kind, those of the newest issue first; ValueError for any other name."""
+    """Return the fragments by kind, those of the newest issue first; ValueError for any other name."""
     found: dict[str, list[Path]] = {kind: [] for kind in KINDS}
     for path in folder.glob("*.md"):
         issue, _, kind = path.stem.partition(".")
@@ -37,7 +37,7 @@ def fragments(folder: Path) -> dict[str, list[Path]]:
 
 
 def section(heading: str, found: dict[str, list[Path]]) -> str:
-    """Returns a heading and the fragments below it, an item each."""
+    """Return a heading and the fragments below it, an item each."""
     parts = [heading]
     for kind in KINDS:
         if found[kind]:
@@ -53,7 +53,7 @@ def _items(text: str) -> str:
 
 
 def changelog(folder: Path, former: str, release: str | None = None) -> str:
-    """Returns the whole text: the title, the new part, and the releases of the former text."""
+    """Return the whole text: the title, the new part, and the releases of the former text."""
     found = fragments(folder)
     former_parts = [f"## {part.strip()}" for part in former.split("\n## ")[1:]]
     parts = [section(release or NEXT, found)] if any(found.values()) else []

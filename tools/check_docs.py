@@ -1,4 +1,4 @@
-"""Checks the docs: links lead somewhere, and the commands shown print what is shown.
+"""Check the docs: links lead somewhere, and the commands shown print what is shown.
 
 Run by `make docs`; `--write` puts the real output into the docs instead of comparing. tools/doc_blocks.py
 says which blocks are run, and how.
@@ -27,7 +27,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def pages(root: Path) -> list[Path]:
-    """Returns every Markdown file of the project."""
+    """Return every Markdown file of the project."""
     folders = [root, root / "docs", root / "changelog.d", root / "examples"]
     return sorted({page for folder in folders for page in _markdown(folder, deep=folder != root)})
 
@@ -37,7 +37,7 @@ def _markdown(folder: Path, *, deep: bool) -> Iterator[Path]:
 
 
 def broken_links(page: Path) -> list[str]:
-    """Returns links of one page to files or headings that do not exist; web addresses are not visited."""
+    """Return links of one page to files or headings that do not exist; web addresses are not visited."""
     broken = []
     for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         if "://" in target or target.startswith("mailto:"):
@@ -50,13 +50,13 @@ def broken_links(page: Path) -> list[str]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Returns the names under which GitHub-style renderers know a page's headings."""
+    """Return the names under which GitHub-style renderers know a page's headings."""
     headings = HEADING.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def untrue_output(page: Path, environment: Environment) -> list[str]:
-    """Returns why blocks of a page fail, and a diff from what the page shows to what its commands print."""
+    """Return why blocks of a page fail, and a diff from what the page shows to what its commands print."""
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()
     run = PageRun(name, text, environment).run()
@@ -66,7 +66,7 @@ def untrue_output(page: Path, environment: Environment) -> list[str]:
 
 
 def write_real_output(page: Path, environment: Environment) -> None:
-    """Puts what the commands of a page print today into the page."""
+    """Put what the commands of a page print today into the page."""
     text = page.read_text(encoding="utf-8")
     page.write_text(PageRun(page.name, text, environment).run().text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Checks the types of the page's modules with `tsc --checkJs`, where Node is there; else says why not.
+"""Check the types of the page's modules with `tsc --checkJs`, where Node is there; else says why not.
 
 Run by `make types`. TypeScript comes from npm by its name and version into the user's cache: the clone gets
 no node_modules and no lock file.
@@ -19,7 +19,7 @@ INSTALL_LIMIT_S = 180
 
 
 def main() -> int:
-    """Returns tsc's exit code; 0, with the reason, where it cannot run."""
+    """Return tsc's exit code; 0, with the reason, where it cannot run."""
     compiler, reason = find_compiler()
     if compiler is None:
         sys.stdout.write(f"types of the page's scripts were not checked: {reason}\n")
@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def find_compiler() -> tuple[Path | None, str]:
-    """Returns where tsc is, which is installed on first use, and why there is none."""
+    """Return where tsc is, which is installed on first use, and why there is none."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return None, "there is no Node here (apt install nodejs npm)"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / f"muster-typescript-{VERSION}"

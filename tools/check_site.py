@@ -1,4 +1,4 @@
-"""Checks the built site: links and anchors, and in Chromium its search, widths, colours and console.
+"""Check the built site: links and anchors, and in Chromium its search, widths, colours and console.
 
 Run by `make docs` and `make docs-check`. Chromium alone is enough: a page of our own (tools/site_check.html),
 served beside the site, opens every page in a frame and posts what it found. `--no-browser` leaves that out.
@@ -64,7 +64,7 @@ class Links(HTMLParser):
 
 
 class Site:
-    """A Site is the built pages in a directory."""
+    """The built pages in a directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -79,7 +79,7 @@ class Site:
         return found
 
     def broken_links(self) -> Iterator[str]:
-        """Yields links to files or anchors that the site does not have; web addresses are not visited."""
+        """Yield links to files or anchors that the site does not have; web addresses are not visited."""
         for page, links in self.pages.items():
             for target in dict.fromkeys(links.targets):
                 parts = urlsplit(target)
@@ -95,7 +95,7 @@ class Site:
 
 
 class _Server(ThreadingHTTPServer):
-    """A _Server keeps what the browser reported, and what it asked for in vain."""
+    """Keeps what the browser reported, and what it asked for in vain."""
 
     daemon_threads = True
 
@@ -106,11 +106,11 @@ class _Server(ThreadingHTTPServer):
         self.is_done = threading.Event()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - those of the base
-        """Passes over connections that the browser closes when a frame is removed."""
+        """Pass over connections that the browser closes when a frame is removed."""
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """A _Handler serves the site and our page, and takes the report."""
+    """Serves the site and our page, and takes the report."""
 
     server: _Server
 
@@ -138,7 +138,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 class Browser:
-    """A Browser is Chromium with an empty profile, and the server whose pages it opens."""
+    """Chromium with an empty profile, and the server whose pages it opens."""
 
     def __init__(self, command: str, root: Path, profile: Path) -> None:
         self._command = [command, *FLAGS, f"--user-data-dir={profile}"]
@@ -148,7 +148,7 @@ class Browser:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def report(self, question: dict[str, Any]) -> list[str]:
-        """Returns what our page found wrong, what the console showed, and what could not be loaded."""
+        """Return what our page found wrong, what the console showed, and what could not be loaded."""
         with self._log.open("w", encoding="utf-8") as log, self._opened(question, log) as process:
             self.server.is_done.wait(TIMEOUT_S)
             process.terminate()
@@ -167,7 +167,7 @@ class Browser:
         return f"{self._address}#{quote(json.dumps(question))}"
 
     def picture(self, page: str, width: int, theme: str, path: Path) -> None:
-        """Saves what a window of this width shows of a page."""
+        """Save what a window of this width shows of a page."""
         address = self._url({"show": page, "width": width, "theme": theme})
         size = f"--window-size={max(width, 500)},1400"
         command = [*self._command, size, "--virtual-time-budget=4000", f"--screenshot={path}", address]
@@ -177,7 +177,7 @@ class Browser:
 def browser_problems(
     root: Path, command: str, words: tuple[str, ...], pictures: Path | None = None
 ) -> list[str]:
-    """Returns what is wrong with a site in a browser; saves pictures of some pages on request."""
+    """Return what is wrong with a site in a browser; saves pictures of some pages on request."""
     pages = [page.relative_to(root).as_posix() for page in Site(root).pages if page != root / "index.html"]
     with tempfile.TemporaryDirectory(prefix="muster-site-") as folder:
         browser = Browser(command, root, Path(folder) / "profile")

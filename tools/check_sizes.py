@@ -1,4 +1,4 @@
-"""Checks that files, functions and packages stay small: the limits of CONTRIBUTING.md, which only fall.
+"""Check that files, functions and packages stay small: the limits of CONTRIBUTING.md, which only fall.
 
 Run by `make sizes`. Exceptions stand in pyproject.toml under [tool.muster.sizes.allowed], each with the
 size it has today: it may get smaller, not larger, and leaves the list once it is within the limit. The lines
@@ -28,7 +28,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def oversized(root: Path) -> dict[str, int]:
-    """Returns everything over its limit: `path` or `path::function` to lines."""
+    """Return everything over its limit: `path` or `path::function` to lines."""
     found: dict[str, int] = {}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
@@ -46,7 +46,7 @@ def _oversized_in(name: str, text: str) -> Iterator[tuple[str, int]]:
 
 
 def _length(function: Function) -> int:
-    """Returns the lines of a function without its docstring."""
+    """Return the lines of a function without its docstring."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
     first = function.body[0]
     if ast.get_docstring(function) is not None:
@@ -55,7 +55,7 @@ def _length(function: Function) -> int:
 
 
 def complaints(found: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
-    """Returns what is too big and not allowed to be, and what no longer needs to be allowed."""
+    """Return what is too big and not allowed to be, and what no longer needs to be allowed."""
     problems = []
     for name, lines in found.items():
         limit = MAX_FUNCTION_LINES if "::" in name else MAX_FILE_LINES

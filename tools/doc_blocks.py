@@ -1,4 +1,4 @@
-"""Runs the code blocks of a page as a reader would; called by tools/check_docs.py.
+"""Run the code blocks of a page as a reader would; called by tools/check_docs.py.
 
 Every page has a directory of its own, in which its blocks run in the order of the page:
 
@@ -45,7 +45,10 @@ SHOWN_DIRECTORY = "/data"
 # Too large for everyone: blocks that need these are left out where they are not installed, with a message.
 MODULES = {"torch": "torch"}
 NUMBERS = (
-    (re.compile(r"[0-9a-f]{5}_\d{5}(?:_\d+)?|\bt-[0-9a-f]{12}\b"), "ID"),
+    (
+        re.compile(r"[0-9a-f]{5}_\d{5}(?:_\d+)?|(?<![a-z0-9.])[0-9a-f]{8}(?![a-z0-9])|\bt-[0-9a-f]{12}\b"),
+        "ID",
+    ),
     (re.compile(r"\d{4}-\d\d-\d\d[ _]\d\d[:-]\d\d(?:[:-]\d\d)?"), "DATE"),
     (re.compile(r"-?(?<![a-z])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![a-z0-9])(?: (?:ms|s|min|h)\b)?"), "#"),
     (re.compile(r"\s+"), " "),
@@ -53,7 +56,7 @@ NUMBERS = (
 
 
 class Block(NamedTuple):
-    """A Block is one fenced block, or one hidden set-up, with what the comments above it say."""
+    """One fenced block, or one hidden set-up, with what the comments above it say."""
 
     language: str
     text: str
@@ -67,7 +70,7 @@ class Block(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """An Environment names the interpreters that blocks run with, and the directory of all pages.
+    """Names the interpreters that blocks run with, and the directory of all pages.
 
     Blocks that need a word of `absent` are left out.
     """
@@ -79,7 +82,7 @@ class Environment(NamedTuple):
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Returns the blocks of a page that are run or written to a file."""
+    """Return the blocks of a page that are run or written to a file."""
     found: list[Block] = []
     marks: dict[str, str] = {}
     needs = ""
@@ -98,7 +101,7 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def wrong_marks(text: str) -> list[str]:
-    """Returns comments that mean nothing, and extras that a page needs but does not name."""
+    """Return comments that mean nothing, and extras that a page needs but does not name."""
     blocks = blocks_of(text)
     wrong = [f"line {block.line}: {mark}" for block in blocks for mark in block.marks if mark not in MARKS]
     visible = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -111,7 +114,7 @@ def wrong_marks(text: str) -> list[str]:
 
 
 def steps_of(blocks: list[Block]) -> list[list[Block]]:
-    """Returns the steps of a page in order: a program of several blocks, or one block of another kind."""
+    """Return the steps of a page in order: a program of several blocks, or one block of another kind."""
     steps: list[list[Block]] = []
     program: list[Block] = []
     for block in blocks:
@@ -128,14 +131,14 @@ def steps_of(blocks: list[Block]) -> list[list[Block]]:
 
 
 def masked(line: str) -> str:
-    """Returns a line of output without ids, dates, numbers and widths of columns."""
+    """Return a line of output without ids, dates, numbers and widths of columns."""
     for pattern, word in NUMBERS:
         line = pattern.sub(word, line)
     return line.strip()
 
 
 class PageRun:
-    """A PageRun runs the steps of one page; `problems` and the page with its real output are the result."""
+    """Runs the steps of one page; `problems` and the page with its real output are the result."""
 
     def __init__(self, name: str, text: str, environment: Environment) -> None:
         self.text = text
@@ -223,7 +226,7 @@ class PageRun:
         return subprocess.CompletedProcess(command, process.returncode or 0, output)
 
     def _serve(self, block: Block) -> None:
-        """Starts commands that end with the page; they must still run after some seconds."""
+        """Start commands that end with the page; they must still run after some seconds."""
         with self._log(block).open("w", encoding="utf-8") as log:
             process = self._started(["bash", "-c", f"exec {block.text}"], block.needs, log)
         self._served.append(process)
@@ -256,7 +259,7 @@ class PageRun:
         self.problems.append(f"{self._name}:{block.line}: the block fails:\n{last}")
 
     def _end_all(self) -> None:
-        """Ends what the page started; what outlives its commands is a problem, and is ended too."""
+        """End what the page started; what outlives its commands is a problem, and is ended too."""
         for process in reversed(self._served):
             _end(process)
         for left in processes_at_home(self._directory):
@@ -265,7 +268,7 @@ class PageRun:
 
 
 def variables(python: Path, home: Path) -> dict[str, str]:
-    """Returns the environment of a block: a home of its own, and one interpreter's commands first."""
+    """Return the environment of a block: a home of its own, and one interpreter's commands first."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MUSTER_", "TUNE_"))
     }
@@ -284,7 +287,7 @@ def variables(python: Path, home: Path) -> dict[str, str]:
 
 
 def processes_at_home(home: Path) -> list[psutil.Process]:
-    """Returns the processes whose home is this directory: those that the blocks of a page started."""
+    """Return the processes whose home is this directory: those that the blocks of a page started."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -294,7 +297,7 @@ def processes_at_home(home: Path) -> list[psutil.Process]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends the process group of a command: first politely, then for certain."""
+    """End the process group of a command: first politely, then for certain."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""Writes src/muster/providers/machine_sizes.txt from a CSV of public machine types.
+"""Write src/muster/providers/machine_sizes.txt from a CSV of public machine types.
 
 `python tools/machine_sizes.py FILE.csv`; its columns are cloud, type, cpus, memory_gib, accelerator and
 accelerators. What the CSV lacks or has wrong is corrected here, so that the next CSV is, too.

@@ -1,4 +1,4 @@
-"""Writes the table of the README from recorded runs of the benchmarks, so that no number is typed by hand.
+"""Write the table of the README from recorded runs of the benchmarks, so that no number is typed by hand.
 
 `python tools/measured.py --note "..." LOG...` records the last lines of `python -m bench NAME > LOG` in
 docs/measured.json, with the date of each log and this machine; without LOG it only writes the table again.
@@ -22,7 +22,7 @@ BEGIN, END = "<!-- measured: written by tools/measured.py -->\n", "<!-- measured
 
 
 class Row(NamedTuple):
-    """A Row is one line of the table: the figures of a benchmark behind it; an empty one is a dash."""
+    """One line of the table: the figures of a benchmark behind it; an empty one is a dash."""
 
     what: str
     bench: str
@@ -34,18 +34,14 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("script started to first result", "tune", "seconds.first_result", "peer_seconds.first_result"),
     Row(
-        "trials per second, a new process each",
+        "start a script, get the first result",
         "tune",
-        "trials_per_s.noreuse",
-        "peer_trials_per_s.noreuse",
-        "",
-        "",
-        True,
+        "seconds.first_result",
+        "peer_seconds.first_result",
     ),
     Row(
-        "trials per second, processes reused",
+        "2,000 trivial trials with reused processes, per second",
         "tune",
         "trials_per_s.reuse",
         "peer_trials_per_s.reuse",
@@ -53,41 +49,33 @@ ROWS = (
         "",
         True,
     ),
-    Row("results per second, one trial", "tune", "results_per_s.one", "peer_results_per_s.one", "", "", True),
     Row(
-        "results per second, 16 trials",
+        "one trial that reports 10,000 results, per second",
         "tune",
-        "results_per_s.sixteen",
-        "peer_results_per_s.sixteen",
+        "results_per_s.one",
+        "peer_results_per_s.one",
         "",
         "",
         True,
     ),
-    Row("results of a finished experiment read again", "tune", "seconds.restore", "peer_seconds.restore"),
     Row(
-        "200 trials chosen by TPE (Optuna: in one process, nothing written)",
+        "2,000 trials chosen by TPE (Optuna: in one process, in memory)",
         "tune",
-        "seconds.optuna",
+        "seconds.model",
         "",
         "peer_seconds.optuna",
     ),
     Row(
-        "three actors waiting to three nodes ready",
+        "three waiting actors get three nodes",
         "scaleup",
         "seconds.ours.demand_to_ready",
         "seconds.ray.demand_to_ready",
-    ),
-    Row(
-        "a tick over 10,000 idle instances, CPU",
-        "reconcile",
-        "seconds.steady_10000",
-        "peer_seconds.steady_10000",
     ),
 )
 
 
 def number(value: float, unit: str) -> str:
-    """Returns a number with three digits at most, and its unit."""
+    """Return a number with three digits at most, and its unit."""
     if unit == "s" and value < 1:
         return f"{value * 1000:.3g} ms"
     text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -103,7 +91,7 @@ def line(row: Row, figures: dict[str, float]) -> str:
 
 
 def table(record: dict[str, Any]) -> str:
-    """Returns the text of the README: the table, and when, where and how it was measured."""
+    """Return the text of the README: the table, and when, where and how it was measured."""
     runs = record["runs"]
     lines = [line(row, runs[row.bench]["figures"]) for row in ROWS if row.bench in runs]
     how = ", ".join(f"`{run['command']}` ({run['date']})" for run in runs.values())
@@ -114,20 +102,20 @@ def table(record: dict[str, Any]) -> str:
             *lines,
             "",
             f"{how}, on {record['machine']}. {record['note']}",
-            "[The benchmarks](bench/README.md) say what each line means and how it is measured.",
+            "[The benchmarks](bench/README.md) explain each line and how we measure it.",
             "",
         ]
     )
 
 
 def written(readme: str, record: dict[str, Any]) -> str:
-    """Returns the README with the table of a record."""
+    """Return the README with the table of a record."""
     before, rest = readme.split(BEGIN)
     return f"{before}{BEGIN}\n{table(record)}\n{END}{rest.split(END)[1]}"
 
 
 def recorded(logs: list[Path], note: str) -> dict[str, Any]:
-    """Returns what the last lines of logs say."""
+    """Return what the last lines of logs say."""
     runs = {}
     for log in sorted(logs):
         last = json.loads(log.read_text(encoding="utf-8").strip().splitlines()[-1])

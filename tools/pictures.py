@@ -1,4 +1,4 @@
-"""Makes the pictures of the docs from a real run of the quickstart: the live view as SVG, the plot as PNG.
+"""Make the pictures of the docs from a real run of the quickstart: the live view as SVG, the plot as PNG.
 
 Run by `make docs` (into build/docs/pictures, for the site) and `make pictures` (into docs/pictures, for the
 README). The live view is what a terminal of 100 columns shows when half of the trials have ended.
@@ -37,7 +37,7 @@ FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
 def watched(command: list[str], home: str) -> pyte.Screen:
-    """Runs a command on a terminal of its own; returns the screen when enough trials have ended."""
+    """Run a command on a terminal of its own; return the screen when enough trials have ended."""
     driver, terminal = pty.openpty()
     ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     wanted, screen = pyte.Screen(COLUMNS, LINES), pyte.Screen(COLUMNS, LINES)
@@ -70,7 +70,7 @@ def _read(driver: int) -> bytes:
 
 
 def as_text(screen: pyte.Screen) -> Text:
-    """Returns the screen as text with colours, without the empty lines at its end."""
+    """Return the screen as text with colours, without the empty lines at its end."""
     lines = []
     for row in range(LINES):
         cells = [screen.buffer[row].get(column, screen.default_char) for column in range(COLUMNS)]

@@ -1,4 +1,4 @@
-"""Lists where code outside `providers` tests what a provider, a port or an engine is, instead of asking it.
+"""List where code outside `providers` tests what a provider, a port or an engine is, instead of asking it.
 
 `python tools/provider_tests.py` prints the places: reads of `provider.type`, `isinstance` of a provider or a
 port, and `getattr` or `hasattr` of a provider, a port or an engine. Texts for people may name the type.

@@ -139,6 +139,30 @@ install_hosts() (
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" </dev/null; }
 )
 
+# A small Slurm for the tests of trials and nodes in jobs. Root gets Debian's, but not where an init would start its
+# daemons; without it those tests are skipped, and say so.
+get_slurm() {
+    missing=''
+    for program in munged slurmctld slurmd sbatch; do
+        PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
+    done
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" = 0 ] && [ ! -d /run/systemd/system ] && command -v apt-get >/dev/null 2>&1 &&
+        install_slurm >"$venv/apt-slurm.log" 2>&1; then
+        say "installed munge, slurmctld, slurmd and slurm-client for the tests"
+    else
+        say "missing:$missing. Tests on Slurm will be skipped (munge slurmctld slurmd slurm-client)"
+    fi
+}
+
+install_slurm() (
+    DEBIAN_FRONTEND=noninteractive
+    export DEBIAN_FRONTEND
+    set -- munge slurmctld slurmd slurm-client
+    apt-get install -y -qq --no-install-recommends "$@" </dev/null ||
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" </dev/null; }
+)
+
 # A browser for the tests of `muster page`. Root gets Debian's; without one those tests are skipped, and say so.
 get_browser() {
     for program in chromium chromium-browser google-chrome; do
@@ -171,4 +195,5 @@ install --editable "$what" ${3:+"$3"}
 [ "$extra" != dev ] || get_redis
 [ "$extra" != dev ] || get_promtool
 [ "$extra" != dev ] || get_hosts
+[ "$extra" != dev ] || get_slurm
 [ "$extra" != dev ] || get_browser

@@ -1,4 +1,4 @@
-"""Counts tiny private helpers with one caller, and the median length of a function.
+"""Count tiny private helpers with one caller, and the median length of a function.
 
 A *tiny helper* is a private function of a module or a private method (`_name`, not a dunder) that
 
@@ -51,7 +51,7 @@ class Figures:
 
 
 def measure(root: Path) -> Figures:
-    """Measures the modules below `root`/src."""
+    """Measure the modules below `root`/src."""
     paths = sorted((root / "src").rglob("*.py"))
     trees = {path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
@@ -63,7 +63,7 @@ def measure(root: Path) -> Figures:
 
 
 def length(function: Function) -> int:
-    """Returns the lines of a function without its docstring."""
+    """Return the lines of a function without its docstring."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
     first = function.body[0]
     if ast.get_docstring(function) is not None:
@@ -72,7 +72,7 @@ def length(function: Function) -> int:
 
 
 def _hooks(classes: list[ast.ClassDef]) -> set[tuple[str, str]]:
-    """Returns (class name, method) for methods that a base class or a subclass shares."""
+    """Return (class name, method) for methods that a base class or a subclass shares."""
     bases: dict[str, set[str]] = defaultdict(set)
     methods: dict[str, set[str]] = defaultdict(set)
     attributes: dict[str, set[str]] = defaultdict(set)
@@ -113,7 +113,7 @@ def _helpers(
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | None, Function]]:
-    """Yields the module's functions and its classes' methods, each with its class."""
+    """Yield the module's functions and its classes' methods, each with its class."""
     for node in tree.body:
         if isinstance(node, Function):
             yield None, node

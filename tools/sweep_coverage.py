@@ -1,4 +1,4 @@
-"""Measures which statements of the adapters the seeds of the simulator execute.
+"""Measure which statements of the adapters the seeds of the simulator execute.
 
 `python tools/sweep_coverage.py` runs 200 seeds of each kind and prints, per package, the share of statements
 in function bodies that ran; `--missing PART` lists the lines that did not, in files whose path contains PART.
@@ -23,12 +23,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "muster"
-PACKAGES = ("providers/aws", "providers/kuberay", "providers/rack", "providers/v1", "remote")
+PACKAGES = (
+    "providers/aws",
+    "providers/kuberay",
+    "providers/rack",
+    "providers/slurm",
+    "providers/v1",
+    "remote",
+)
 KINDS = {
     "plain": "tests.simulation.run:SeedRun",
     "ec2": "tests.simulation.ec2.run:Ec2Run",
     "kuberay": "tests.simulation.kuberay.run:KubeRayRun",
     "rack": "tests.simulation.rack.run:RackRun",
+    "slurm": "tests.simulation.slurm.run:SlurmRun",
     "v1": "tests.simulation.v1_cloud:V1Run",
 }
 FLOOR = 0.75
@@ -36,7 +44,7 @@ _AT_UP = "runs in `muster up`, before there is a monitor"
 _OUTSIDE = "runs in commands outside of a monitor"
 _COMMANDS = "the machines of a cluster for `muster up` and `down`: the head, tags and addresses"
 _OF_COMMANDS = (
-    "close machines create_head create terminate_machines release_head set_tags _write_tags _find machine"
+    "close machines create_head create terminate_machines release_head set_tags _find machine"
     " tags internal_ip address _address is_gone answers clean_up silent_hosts runner reports _known"
 )
 EXCLUDED = {
@@ -65,6 +73,9 @@ EXCLUDED = {
     "providers/kuberay/watch.py::Routine.close": "the thread that runs the steps",
     "providers/rack/build.py": "reads a cluster file when a process starts",
     "providers/rack/kind.py": _AT_UP,
+    "providers/slurm/build.py": "reads a cluster file when a process starts",
+    "providers/slurm/kind.py": _AT_UP,
+    "providers/slurm/node_main.py": "runs in jobs",
     "providers/v1/kind.py": _AT_UP,
     "providers/v1/user_class.py": "imports a class of the user's when a process starts",
     "remote/connect.py": "chooses the kind of session when a process starts",
@@ -217,7 +228,7 @@ def _run(kind: str, seeds: Sequence[int]) -> tuple[dict[str, Measured], list[str
 
 
 def measure(kinds: Sequence[str], seeds: int, jobs: int) -> tuple[dict[str, Measured], list[str]]:
-    """Runs the seeds of every kind; returns the files with what ran in any of them, and the violations."""
+    """Run the seeds of every kind; return the files with what ran in any of them, and the violations."""
     parts = [(kind, range(start, seeds, jobs)) for kind in kinds for start in range(jobs)]
     total: dict[str, Measured] = {}
     context = multiprocessing.get_context("spawn")
@@ -237,7 +248,7 @@ def measure(kinds: Sequence[str], seeds: int, jobs: int) -> tuple[dict[str, Meas
 
 
 def _unseen(total: dict[str, Measured]) -> Iterator[str]:
-    """Yields the files that no seed has even imported."""
+    """Yield the files that no seed has even imported."""
     for package in PACKAGES:
         for path in sorted((SOURCE / package).glob("*.py")):
             name = str(path.relative_to(SOURCE))

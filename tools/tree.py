@@ -1,4 +1,4 @@
-"""Measures the source tree: folder sizes, repeated class names, files with one importer, import cycles.
+"""Measure the source tree: folder sizes, repeated class names, files with one importer, import cycles.
 
 `python tools/tree.py` prints the figures and what is behind them. tests/repo/test_tree.py holds the limits.
 """

@@ -1,4 +1,4 @@
-"""Counts the files that a reader walks through to follow one operation.
+"""Count the files that a reader walks through to follow one operation.
 
 `python tools/walks.py` prints, for each operation, how many files under src/muster ran code on the control
 thread: functions, and class bodies of modules that the operation imports. Each operation has a new process.
@@ -25,7 +25,7 @@ LIMITS = {"one report": 17, "whole fit": 95, "muster plan": 38, "one tick": 38}
 
 
 class Walk:
-    """A Walk collects the files whose functions the current thread calls."""
+    """Collects the files whose functions the current thread calls."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()

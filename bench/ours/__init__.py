@@ -1,1 +1,1 @@
-"""Runs muster on the neutral facts of `bench.workloads` and `bench.fleet`."""
+"""Run muster on the neutral facts of `bench.workloads` and `bench.fleet`."""

@@ -1,7 +1,7 @@
-"""Runs in another process: muster's sidecar over an API server, with as many nodes as pods.
+"""Run in another process: muster's sidecar over an API server, with as many nodes as pods.
 
 Everything but the head is real: the provider and its threads, the source, the loop with a SQLite ledger,
-Ray's messages and muster's parser. The head's answer is made once, and parsed anew for each tick.
+Ray's messages and muster's parser. The head's answer is made once, and parsed again for each tick.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class HeadDouble:
         return b""
 
     def report_state(self, state: bytes) -> None:
-        """Takes a report."""
+        """Take a report."""
 
     def drain(self, action: object) -> None:
-        """Takes a drain."""
+        """Take a drain."""
 
     def poll(self) -> tuple[()]:
         return ()
 
 
 def main(url: str, token: str, ticks: int) -> None:
-    """Runs a steady cluster, then one that must grow; prints CPU per tick and memory."""
+    """Run a steady cluster, then one that must grow; prints CPU per tick and memory."""
     client = KubeClient(KubeAccess(url=url, token=token))
     provider = KubeRayProvider(client, KubePaths("research", "demo"))
     source = RayClusterSource(provider, {})
@@ -117,7 +117,7 @@ def main(url: str, token: str, ticks: int) -> None:
 
 
 def _run(tick: Callable[[], object], ticks: int) -> float:
-    """Returns the CPU seconds of one tick, all threads of the process included."""
+    """Return the CPU seconds of one tick, all threads of the process included."""
     before = time.process_time()
     for _ in range(ticks):
         tick()

@@ -1,4 +1,4 @@
-"""Runs muster's planner on a workload: the whole pass, from PackRequest to Packing."""
+"""Run muster's planner on a workload: the whole pass, from PackRequest to Packing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from muster.cluster.planner.request import Packing, PackNode, PackRequest, TypeO
 
 
 def plan(workload: Workload, objective: Objective) -> Timed:
-    """Runs one planning pass on fresh input (nothing is cached from an earlier one), in CPU seconds."""
+    """Run one planning pass on fresh input (nothing is cached from an earlier one), in CPU seconds."""
     return timed(lambda: request_of(workload, objective), pack)
 
 
 def unserved(packing: Packing) -> int:
-    """Returns the number of single requests without a place."""
+    """Return the number of single requests without a place."""
     return sum(outcome.unplaced for outcome in packing.demands)
 
 
 def unserved_in_all(packing: Packing) -> int:
-    """Returns the number of requests of every kind without a place."""
+    """Return the number of requests of every kind without a place."""
     outcomes = (*packing.demands, *packing.gangs, *packing.constraints)
     return sum(outcome.unplaced for outcome in outcomes)
 

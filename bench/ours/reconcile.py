@@ -1,4 +1,4 @@
-"""Runs muster's reconcile, alone and as a whole tick with a SQLite ledger, where nothing is to be done."""
+"""Run muster's reconcile, alone and as a whole tick with a SQLite ledger, where nothing is to be done."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RUNNING_HISTORY = (
 
 
 class SteadyCluster:
-    """A SteadyCluster has a ledger with `count` running and `ended` terminated instances, and its world."""
+    """Has a ledger with `count` running and `ended` terminated instances, and its world."""
 
     def __init__(self, path: Path, count: int, ended: int = 0) -> None:
         self.clock = ManualClock(STARTED_AT)
@@ -59,24 +59,24 @@ class SteadyCluster:
             self.tick()
 
     def tick(self) -> Timed:
-        """Loads, reconciles, commits; the value is whether the tick left everything as it was."""
+        """Load, reconcile, commit; the value is whether the tick left everything as it was."""
         before = self.store.load().version
         result = timed(self.observe, self._decide)
         version, plan = result.value
         return Timed(version == before and is_quiet(plan), result.cpu_s)
 
     def tick_with_a_change(self) -> Timed:
-        """Does the same and writes one record: what a tick that does something costs in addition."""
+        """Do the same and write one record: what a tick that does something costs in addition."""
         result = timed(self.observe, self._decide_and_write)
         return Timed(True, result.cpu_s)
 
     def reconcile_only(self) -> Timed:
-        """Runs the pure function alone."""
+        """Run the pure function alone."""
         result = timed(lambda: self._snapshot(self.observe()), reconcile)
         return Timed(is_quiet(result.value), result.cpu_s)
 
     def restart(self) -> Timed:
-        """Measures what a restarted controller needs to open the ledger and read it."""
+        """Measure what a restarted controller needs to open the ledger and read it."""
         result = timed(self.close, self._open)
         self.store = result.value
         return Timed(len(self.store.load().instances) == len(self.machines), result.cpu_s)
@@ -85,7 +85,7 @@ class SteadyCluster:
         return SqliteInstanceStore(self._path, clock=self.clock, retention=KEEP_ALL)
 
     def observe(self) -> Snapshot:
-        """Returns what the ports would report, made again (no cached sums or keys of an earlier tick)."""
+        """Return what the ports would report, made again (no cached sums or keys of an earlier tick)."""
         self._ticks += 1
         self.clock.advance(TICK_S)
         return Snapshot(
@@ -124,12 +124,12 @@ class SteadyCluster:
 
 
 def is_quiet(plan: Plan) -> bool:
-    """Returns whether nothing was decided and nothing set aside."""
+    """Return whether nothing was decided and nothing set aside."""
     return not (plan.writes or plan.actions or plan.quarantined)
 
 
 def write_all(store: SqliteInstanceStore, records: Iterable[Instance]) -> None:
-    """Writes records in batches, as ticks would have."""
+    """Write records in batches, as ticks would have."""
     waiting = iter(records)
     while batch := tuple(islice(waiting, BATCH)):
         ledger = store.load()
@@ -198,7 +198,7 @@ def record_of(machine: Machine) -> Instance:
 
 
 def ended_record(index: int) -> Instance:
-    """Returns the record of a machine that ended some days ago."""
+    """Return the record of a machine that ended some days ago."""
     workers = [name for name in TYPES if name != HEAD_TYPE]
     return Instance(
         instance_id=InstanceId(f"gone-{index:06d}"),

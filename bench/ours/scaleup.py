@@ -1,4 +1,4 @@
-"""Runs our monitor with the process provider, started and stopped by the commands that users run."""
+"""Run our monitor with the process provider, started and stopped by the commands that users run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UP_S = 180.0
 
 @dataclass(frozen=True)
 class Running:
-    """A Running is a cluster of ours."""
+    """A cluster of ours."""
 
     address: str
     environment: dict[str, str]
@@ -32,7 +32,7 @@ class Running:
     ledger: Path
 
     def steps(self, since: float) -> dict[str, list[float]]:
-        """Returns when each machine after a moment was decided on, asked from the provider, and forked."""
+        """Return when each machine after a moment was decided on, asked from the provider, and forked."""
         with contextlib.closing(open_history(self.ledger)) as history:
             decided = [at for record in history.find() for at in record.entered(InstanceState.REQUESTED)]
         nodes = [one for one in NodeDirectory(self.ledger.parent / "nodes").records() if not one.is_head]
@@ -48,7 +48,7 @@ class Running:
 def cluster(
     max_workers: int, idle_s: float, upscaling_speed: float, min_workers: int = 0
 ) -> Iterator[Running]:
-    """Runs `muster up` of a one-CPU worker type, and `muster down` in the end."""
+    """Run `muster up` of a one-CPU worker type, and `muster down` in the end."""
     folder = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
     config = folder / "cluster.yaml"
     config.write_text(yaml.safe_dump(document(max_workers, idle_s, upscaling_speed, min_workers)))
@@ -68,7 +68,7 @@ def cluster(
 
 
 def document(max_workers: int, idle_s: float, speed: float, min_workers: int) -> dict[str, object]:
-    """Returns the cluster file, with the same sizes and limits as the peer's."""
+    """Return the cluster file, with the same sizes and limits as the peer's."""
     return {
         "cluster_name": "ours",
         "max_workers": max_workers,

@@ -1,4 +1,4 @@
-"""Runs muster.tune on the jobs of `bench.tune_job`, and Optuna alone, in a child process."""
+"""Run muster.tune on the jobs of `bench.tune_job`, and Optuna alone, in a child process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.tune_job import Fit, Job
 
 
 def start() -> None:
-    """Imports; nothing runs between two fits."""
+    """Import; nothing runs between two fits."""
     tune_job.settle({})
     import muster.tune.tuner  # noqa: F401
 
@@ -25,7 +25,7 @@ def restore(job: Job, directory: str, then: str) -> float:
 
 
 def with_optuna(trials: int, storage: str) -> float:
-    """Returns wall seconds of `trials` trivial trials that TPE chooses, through Tuner.fit."""
+    """Return wall seconds of `trials` trivial trials that TPE chooses, through Tuner.fit."""
     import optuna
 
     from muster.tune.search.optuna import OptunaSearch
@@ -34,7 +34,9 @@ def with_optuna(trials: int, storage: str) -> float:
 
 
 def with_model(trials: int, storage: str) -> float:
-    """Returns wall seconds of the same with muster's own model."""
+    """Return wall seconds of the same with muster's own model."""
+    import muster.tune.search.tpe.model  # noqa: F401 - with numpy, as `import optuna` of the other two
+
     return _chosen_by("auto", trials, storage)
 
 
@@ -63,7 +65,7 @@ def _chosen_by(search: object, trials: int, storage: str) -> float:
 
 
 def optuna_alone(trials: int) -> float:
-    """Returns wall seconds of the same with study.optimize in this process, the study in memory."""
+    """Return wall seconds of the same with study.optimize in this process, the study in memory."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,4 +1,4 @@
-"""Runs muster.tune as a driver of an existing Ray cluster, in a child process."""
+"""Run muster.tune as a driver of an existing Ray cluster, in a child process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.tune_job import Fit, Job
 
 
 def start(environment: dict[str, str]) -> None:
-    """Connects, as the other side does."""
+    """Connect, as the other side does."""
     tune_job.settle(environment)
     import ray
 
@@ -27,7 +27,7 @@ def fit(job: Job, storage: str) -> Fit:
 
 
 def empty_actors(job: Job) -> tuple[float, float]:
-    """Returns seconds until the first and the last actor answer that Ray starts with nothing of a tuner."""
+    """Return seconds until the first and the last actor answer that Ray starts with nothing of a tuner."""
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -52,7 +52,7 @@ def empty_actors(job: Job) -> tuple[float, float]:
 
 
 class Empty:
-    """An Empty is an actor that does nothing."""
+    """An actor that does nothing."""
 
     def pid(self) -> int:
         return os.getpid()

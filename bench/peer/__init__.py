@@ -1,4 +1,4 @@
-"""Runs Ray 2.60, the peer we compare with; its source is not read. Only this package imports ray.
+"""Run Ray 2.60, the peer we compare with; its source is not read. Only this package imports ray.
 
 Everything here runs in a child process (`bench.peer.process`), so a slow case can be ended.
 """
@@ -9,5 +9,5 @@ import importlib.util
 
 
 def installed() -> bool:
-    """Returns whether ray can be imported, without importing it."""
+    """Return whether ray can be imported, without importing it."""
     return importlib.util.find_spec("ray") is not None

@@ -1,4 +1,4 @@
-"""Runs Ray's autoscaler with its AWS provider against a server that counts calls, until it has its machines.
+"""Run Ray's autoscaler with its AWS provider against a server that counts calls, until it has its machines.
 
 A real head with Ray's monitor: the file asks for so many workers at once, and the monitor buys them with its
 own loop and its own limits. No machine ever becomes a node, so that only the loop and the provider are seen.
@@ -36,7 +36,7 @@ def counted(
     calls: Callable[[], int],
     made: Callable[[], int],
 ) -> dict[str, float]:
-    """Returns calls until `count` workers are there, and calls per step of the loop after that.
+    """Return calls until `count` workers are there, and calls per step of the loop after that.
 
     `calls` and `made` count what the server has seen and has; `machine` is a node_config that needs nothing
     more.
@@ -46,7 +46,7 @@ def counted(
     try:
         began = calls()
         _until(lambda: made() >= count, head, temp_dir, lambda: f"Ray: {made()} of {count} machines")
-        bought = calls() - began
+        launched = calls() - began
         time.sleep(3 * LOOP_S)  # what it still does about the last ones
         before, done = calls(), _steps(temp_dir)
         _until(
@@ -55,7 +55,7 @@ def counted(
             temp_dir,
             lambda: f"Ray: {STEPS} steps of its loop",
         )
-        return {"launch": float(bought), "tick": (calls() - before) / (_steps(temp_dir) - done)}
+        return {"launch": float(launched), "tick": (calls() - before) / (_steps(temp_dir) - done)}
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(head.pid, signal.SIGKILL)
@@ -64,7 +64,7 @@ def counted(
 
 
 def _steps(temp_dir: Path) -> int:
-    """Returns how many steps of its loop Ray's monitor has logged."""
+    """Return how many steps of its loop Ray's monitor has logged."""
     logs = temp_dir.glob("session_2*/logs/monitor.log")
     return sum(one.read_text(errors="replace").count(STEP_DONE) for one in logs)
 
@@ -96,7 +96,7 @@ def _started(
 
 
 def document(count: int, region: str, machine: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the cluster file: `count` workers from the start; no updaters, as nobody answers over SSH."""
+    """Return the cluster file: `count` workers from the start; no updaters, as nobody answers over SSH."""
     lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
     worker = {
         "resources": {"CPU": 2},

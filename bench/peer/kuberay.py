@@ -1,4 +1,4 @@
-"""Runs in another process: Ray's KubeRay provider over the same API server. Prints the CPU of a listing.
+"""Run in another process: Ray's KubeRay provider over the same API server. Prints the CPU of a listing.
 
 Its HTTP client is replaced by one that does the same with the same library, because Ray's own only speaks to
 the address and with the files of a pod.

@@ -1,4 +1,4 @@
-"""Runs Ray 2.60's ResourceDemandScheduler on one of our workloads, in the peer process."""
+"""Run Ray 2.60's ResourceDemandScheduler on one of our workloads, in the peer process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.workloads import Bag, GangData, NodeData, Workload
 
 @dataclass(frozen=True)
 class PeerPlan:
-    """A PeerPlan is what Ray would do."""
+    """What Ray would do."""
 
     launch: dict[str, int]
     unserved: int  # single requests without a place
@@ -20,7 +20,7 @@ class PeerPlan:
 
 
 def schedule(workload: Workload) -> Timed:
-    """Runs one `schedule` call on fresh input, in CPU seconds."""
+    """Run one `schedule` call on fresh input, in CPU seconds."""
     logging.disable(logging.CRITICAL)
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler
 
@@ -41,7 +41,7 @@ def plan_of(reply) -> PeerPlan:
 
 
 def request_of(workload: Workload):
-    """Returns a SchedulingRequest as Ray's reconciler would make it."""
+    """Return a SchedulingRequest as Ray's reconciler would make it."""
     from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
     from ray.autoscaler.v2.scheduler import SchedulingRequest
     from ray.core.generated import autoscaler_pb2 as pb
@@ -93,7 +93,7 @@ def gang_of(gang: GangData):
 
 
 def instance_of(node: NodeData):
-    """Returns a running worker, known to the cloud, to Ray and to the instance manager."""
+    """Return a running worker, known to the cloud, to Ray and to the instance manager."""
     from ray.autoscaler.v2.schema import AutoscalerInstance
     from ray.core.generated import autoscaler_pb2 as pb
     from ray.core.generated import instance_manager_pb2 as im

@@ -1,4 +1,4 @@
-"""Runs Ray's PopulationBasedTraining as a black box on our simulated engine, through a thin adapter.
+"""Run Ray's PopulationBasedTraining as a black box on our simulated engine, through a thin adapter.
 
 Everything that decides is Ray's: who exploits whom, when, and with which new values. The adapter gives it
 trials with the attributes it asks for (found by running it and noting what it reads and sets) and carries out
@@ -19,14 +19,14 @@ from muster.tune.search.sample import Categorical, Domain, Float, Integer
 
 
 class Saving(NamedTuple):
-    """A Saving stands for the checkpoint that Ray requested: which one it will be."""
+    """Stands for the checkpoint that Ray requested: which one it will be."""
 
     donor: Trial
     index: int
 
 
 class PeerTrial:
-    """A PeerTrial is one of our trials as Ray's scheduler wants it; Ray writes its changes here."""
+    """One of our trials as Ray's scheduler wants it; Ray writes its changes here."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -53,7 +53,7 @@ class PeerTrial:
 
     @property
     def wanted(self) -> Saving | CheckpointRef | None:
-        """Returns the checkpoint to resume from."""
+        """Return the checkpoint to resume from."""
         given = self.run_metadata.checkpoint_manager._latest_checkpoint_result
         return None if given is None else given.checkpoint
 
@@ -69,7 +69,7 @@ class PeerTrial:
 
 
 class PeerController:
-    """A PeerController is what Ray's scheduler gets as its controller."""
+    """What Ray's scheduler gets as its controller."""
 
     def __init__(self, view: Any, known: dict[str, PeerTrial]) -> None:
         self._view, self._known = view, known
@@ -94,7 +94,7 @@ class PeerController:
 
 
 class PeerPopulation(TrialScheduler):
-    """A PeerPopulation is our scheduler interface around Ray's scheduler."""
+    """Our scheduler interface around Ray's scheduler."""
 
     def __init__(self, boxed: Any) -> None:
         self._boxed = boxed
@@ -137,7 +137,7 @@ class PeerPopulation(TrialScheduler):
         return PeerController(view, self._known)
 
     def _carry_out(self, view: Any, peer: PeerTrial) -> None:
-        """Applies changes once the trial waits and the checkpoint exists; until then Ray does not see it."""
+        """Apply changes once the trial waits and the checkpoint exists; until then Ray does not see it."""
         checkpoint = _made(peer.wanted)
         peer.is_hidden = checkpoint is None or peer.trial.state is not TrialState.PAUSED
         if peer.is_hidden or checkpoint is None:
@@ -150,7 +150,7 @@ class PeerPopulation(TrialScheduler):
 
 
 def _made(wanted: Saving | CheckpointRef | None) -> CheckpointRef | None:
-    """Returns the checkpoint once it exists; the oldest of the later ones when it was deleted meanwhile."""
+    """Return the checkpoint once it exists; the oldest of the later ones when it was deleted meanwhile."""
     if not isinstance(wanted, Saving):
         return wanted
     made = [one for one in wanted.donor.checkpoints if one.index >= wanted.index]
@@ -158,7 +158,7 @@ def _made(wanted: Saving | CheckpointRef | None) -> CheckpointRef | None:
 
 
 def population(settings: CandidateSettings) -> PeerPopulation:
-    """Creates it with the parameters that ours gets; seeds the global generators that Ray draws from."""
+    """Create it with the parameters that ours gets; seeds the global generators that Ray draws from."""
     import numpy as np
     from ray.tune.schedulers import PopulationBasedTraining
 

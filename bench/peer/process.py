@@ -1,4 +1,4 @@
-"""Runs the peer in a child process: its CPU is counted apart and a slow case can be ended.
+"""Run the peer in a child process: its CPU is counted apart and a slow case can be ended.
 
 The limit is in CPU seconds (`ITIMER_PROF`, whose signal ends the child); a generous wall-clock limit
 stands behind it for a child that waits instead of working.
@@ -19,11 +19,11 @@ STOP_S = 5.0
 
 
 class PeerError(RuntimeError):
-    """A PeerError means that the peer failed, and not because it was slow."""
+    """The peer failed, and not because it was slow."""
 
 
 class PeerProcess:
-    """A PeerProcess calls `function(*arguments) -> Timed` in a child that stays alive between calls."""
+    """Calls `function(*arguments) -> Timed` in a child that stays alive between calls."""
 
     def __init__(self, cpu_limit_s: float = CPU_LIMIT_S) -> None:
         self._cpu_limit_s = cpu_limit_s
@@ -32,7 +32,7 @@ class PeerProcess:
         self._pipe: Connection | None = None
 
     def call(self, function: Callable[..., Timed], *arguments: Any) -> Timed | None:
-        """Returns the result, or None when the limit was reached (the next call starts a fresh child)."""
+        """Return the result, or None when the limit was reached (the next call starts a fresh child)."""
         pipe = self._started()
         pipe.send((function, arguments))
         if not pipe.poll(self._cpu_limit_s * WALL_FACTOR):
@@ -47,7 +47,7 @@ class PeerProcess:
         return answer
 
     def _ended(self) -> None:
-        """Handles a child that is gone: fine if its CPU limit ended it, an error otherwise."""
+        """Handle a child that is gone: fine if its CPU limit ended it, an error otherwise."""
         self._child.join(STOP_S)
         exit_code = self._child.exitcode
         self.close()
@@ -63,7 +63,7 @@ class PeerProcess:
         return self._pipe
 
     def close(self) -> None:
-        """Ends the child."""
+        """End the child."""
         if self._pipe is not None:
             self._pipe.close()
             self._child.kill()
@@ -72,7 +72,7 @@ class PeerProcess:
 
 
 def serve(pipe: Connection, cpu_limit_s: float) -> None:
-    """Runs one call after another until the parent closes the pipe."""
+    """Run one call after another until the parent closes the pipe."""
     while True:
         try:
             function, arguments = pipe.recv()

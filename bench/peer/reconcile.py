@@ -1,4 +1,4 @@
-"""Runs Ray 2.60's Reconciler over its in-memory storage, on a cluster where nothing is to be done.
+"""Run Ray 2.60's Reconciler over its in-memory storage, on a cluster where nothing is to be done.
 
 Called in the peer process.
 """
@@ -15,7 +15,7 @@ from bench.measure import Timed, timed
 
 
 def reconcile_steady(count: int) -> Timed:
-    """Runs one loop over `count` running instances; the value is whether it changed nothing."""
+    """Run one loop over `count` running instances; the value is whether it changed nothing."""
     logging.disable(logging.CRITICAL)
     from ray.autoscaler.v2.instance_manager.reconciler import Reconciler
 
@@ -34,7 +34,7 @@ def instances_and_version(arguments: dict[str, Any]) -> tuple[int, int]:
 
 @cache
 def steady_arguments(count: int) -> dict[str, Any]:
-    """Makes the arguments once per process: a loop that changes nothing can run again on the same storage."""
+    """Make the arguments once per process: a loop that changes nothing can run again on the same storage."""
     from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
     from ray.autoscaler.v2.instance_manager.instance_manager import InstanceManager
     from ray.autoscaler.v2.instance_manager.instance_storage import InstanceStorage
@@ -121,7 +121,7 @@ def node_of(machine: Machine):
 
 
 def cluster_config() -> dict[str, Any]:
-    """Returns the part of a cluster YAML that the reconciler reads."""
+    """Return the part of a cluster YAML that the reconciler reads."""
     types = {
         name: {
             "resources": {key: int(quantity) for key, quantity in bag.items()},

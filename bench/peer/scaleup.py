@@ -1,4 +1,4 @@
-"""Runs Ray's autoscaler v2 with its fake multi-node provider, as a cluster that can be opened and closed.
+"""Run Ray's autoscaler v2 with its fake multi-node provider, as a cluster that can be opened and closed.
 
 The wheel lacks the defaults file of `type: fake_multinode`, so its class is named as an external provider.
 The head gets the identity which that provider expects. Ended by process group, not by `ray stop`.
@@ -30,7 +30,7 @@ START_S = 120.0
 def cluster(
     max_workers: int, idle_s: float, upscaling_speed: float, auth: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields the address and what a driver's environment needs, while the cluster is up."""
+    """Yield the address and what a driver's environment needs, while the cluster is up."""
     temp_dir = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
     gcs, client, http, grpc, metrics, monitor = free_ports(6)
     config = temp_dir / "cluster.yaml"
@@ -66,7 +66,7 @@ def cluster(
 
 
 def document(gcs_port: int, max_workers: int, idle_s: float, upscaling_speed: float) -> dict[str, object]:
-    """Returns the cluster file. Workers have one CPU, the head has none."""
+    """Return the cluster file. Workers have one CPU, the head has none."""
     worker = {
         "resources": {"CPU": 1, "object_store_memory": 100_000_000},
         "node_config": {},
@@ -98,7 +98,7 @@ def document(gcs_port: int, max_workers: int, idle_s: float, upscaling_speed: fl
 
 
 def wait_for_monitor(head: subprocess.Popen[bytes], gcs_port: int, temp_dir: Path) -> None:
-    """Waits until the head listens and its autoscaler has begun to log, and a few of its rounds more."""
+    """Wait until the head listens and its autoscaler has begun to log, and a few of its rounds more."""
     give_up = time.monotonic() + START_S
     log = temp_dir / "session_latest" / "logs" / "monitor.log"
     while not (is_listening(gcs_port) and log.exists() and log.stat().st_size):

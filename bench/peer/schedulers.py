@@ -1,4 +1,4 @@
-"""Runs Ray Tune's schedulers as black boxes on our simulated engine.
+"""Run Ray Tune's schedulers as black boxes on our simulated engine.
 
 Their hooks are called as their own controller calls them, with our trials and our view, which have the names
 that Ray documents for them. Only what a scheduler answers is Ray's; trials, configs and time are those of the
@@ -16,7 +16,7 @@ NAMES = ("asha", "hyperband", "median", "pbt")
 
 
 def scheduler(name: str, settings: CandidateSettings) -> Any:
-    """Creates the scheduler with the parameters that ours gets."""
+    """Create the scheduler with the parameters that ours gets."""
     from ray.tune import schedulers
 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Runs Ray Tune 2.60 on the jobs of `bench.tune_job`, in a child process with one local Ray."""
+"""Run Ray Tune 2.60 on the jobs of `bench.tune_job`, in a child process with one local Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDED = ("pandas", "pyarrow", "tensorboardX")  # without the last, its TensorBo
 
 
 def missing() -> list[str]:
-    """Returns what Ray Tune lacks to run with all its default loggers."""
+    """Return what Ray Tune lacks to run with all its default loggers."""
     return [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
@@ -25,7 +25,7 @@ _place: list[str] = []  # of the files that Ray makes for itself, outside of any
 
 
 def start() -> None:
-    """Starts Ray and runs one experiment, so that nothing is started for the first time when it counts."""
+    """Start Ray and run one experiment, so that nothing is started for the first time when it counts."""
     tune_job.settle(ENVIRONMENT)
     _place.append(tempfile.mkdtemp(prefix="muster-ray-", dir="/tmp"))  # short: it holds Unix sockets
     begin(_place[0])
@@ -46,7 +46,7 @@ def begin(directory: str) -> None:
 
 
 def stop() -> None:
-    """Ends Ray's processes and removes its files."""
+    """End Ray's processes and remove its files."""
     import ray
 
     ray.shutdown()

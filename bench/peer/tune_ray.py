@@ -1,4 +1,4 @@
-"""Runs Ray Tune 2.60 as a driver of an existing cluster, in a child process."""
+"""Run Ray Tune 2.60 as a driver of an existing cluster, in a child process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.tune_job import Fit, Job
 
 
 def start(environment: dict[str, str]) -> None:
-    """Connects, and runs one experiment."""
+    """Connect, and run one experiment."""
     tune_job.settle({**ENVIRONMENT, **environment})
     import ray
 

@@ -1,4 +1,4 @@
-"""Compares TPESearch with Optuna's default sampler and with random search, problem by problem.
+"""Compare TPESearch with Optuna's default sampler and with random search, problem by problem.
 
 Quality is exact and the same on every machine, up to the last bits of floating point; only speed is measured.
 """
@@ -19,7 +19,7 @@ MODES = {"sequential": 1, "parallel8": 8}
 
 
 def run(options: Options) -> dict[str, float]:
-    """Plays all problems, prints the tables, returns the figures."""
+    """Play all problems, print the tables, return the figures."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # before numpy is imported
     from bench.search import goals, quality, rungs, speed
@@ -51,7 +51,7 @@ def run(options: Options) -> dict[str, float]:
 
 
 def show(mode: str, found: Mapping[str, Mapping[str, object]]) -> None:
-    """Prints a table of problems, those with the fewest wins first."""
+    """Print a table of problems, those with the fewest wins first."""
     import numpy as np
 
     from bench.search.quality import significance, win_rates

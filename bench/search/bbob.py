@@ -1,4 +1,4 @@
-"""Defines eight noiseless functions of BBOB from their public definitions, with the optimum at 0.
+"""Define eight noiseless functions of BBOB from their public definitions, with the optimum at 0.
 
 The instance seeds optimum, rotations and peaks; numbers differ from COCO's own instances.
 """

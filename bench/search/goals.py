@@ -1,4 +1,4 @@
-"""Compares searchers on six problems with two objectives, by the volume that their results dominate."""
+"""Compare searchers on six problems with two objectives, by the volume that their results dominate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Values = Callable[[Mapping[str, Any]], tuple[float, float]]
 
 @dataclass(frozen=True)
 class GoalProblem:
-    """A GoalProblem has two values to minimize; volume counts up to the reference."""
+    """Has two values to minimize; volume counts up to the reference."""
 
     name: str
     space: dict[str, Any]

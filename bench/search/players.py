@@ -1,4 +1,4 @@
-"""Gives muster's searcher, Optuna 5 and random search the same two methods: ask and tell."""
+"""Give muster's searcher, Optuna 5 and random search the same two methods: ask and tell."""
 
 from __future__ import annotations
 

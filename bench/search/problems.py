@@ -1,4 +1,4 @@
-"""Lists the problems of the searchers: eight of BBOB, six synthetic ones with mixed spaces, four from tables.
+"""List the problems of the searchers: eight of BBOB, six synthetic ones with mixed spaces, four from tables.
 
 A problem has a space and, for each seed, an instance: a function from a configuration to its value without
 noise. Smaller is better. The tables hold cross-validated losses of scikit-learn and LightGBM.
@@ -25,7 +25,7 @@ _DATA = Path(__file__).parents[1] / "data" / "search" / "tables.npz"
 
 @dataclass(frozen=True)
 class Problem:
-    """A Problem has a name, a space, and how to make the instance of a seed."""
+    """Has a name, a space, and how to make the instance of a seed."""
 
     name: str
     space: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Plays all searchers on all problems, and compares what they found run by run."""
+"""Play all searchers on all problems, and compares what they found run by run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares what TPESearch does with the values of stopped trials: by rung, or as if they were final.
+"""Compare what TPESearch does with the values of stopped trials: by rung, or as if they were final.
 
 ASHA stops trials (eta 3, 81 epochs, 8 workers); all have the same budget of epochs. The result is the value
 at the last epoch of the best trial that came so far.
@@ -28,7 +28,7 @@ Curve = Callable[[Mapping[str, Any], int], float]
 
 @dataclass(frozen=True)
 class CurveProblem:
-    """A CurveProblem has a value for each configuration and epoch."""
+    """Has a value for each configuration and epoch."""
 
     name: str
     space: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Measures the CPU time of a suggestion with ten numbers, in turns with Optuna in the same process."""
+"""Measure the CPU time of a suggestion with ten numbers, in turns with Optuna in the same process."""
 
 from __future__ import annotations
 

@@ -2,6 +2,6 @@
 
 interface Ref<T> { current: T }
 interface Window {
-  uPlot: new (options: object, data: ArrayLike<unknown>[], box: HTMLElement) => { setSize(size: object): void; setData(data: unknown[]): void; destroy(): void };
+  uPlot: new (options: object, data: ArrayLike<unknown>[], box: HTMLElement) => { setSize(size: object): void; setData(data: unknown[]): void; destroy(): void; over: HTMLElement; posToVal(at: number, scale: string): number; valToPos(value: number, scale: string): number };
   musterLastDelta: number;
 }
