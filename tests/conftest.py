@@ -3,14 +3,16 @@
 Whoever runs the tests in the background of a shell has Ctrl-C switched off, and children inherit that: it is
 switched on again, because some tests press it.
 
-`make test` runs two processes. Files that start a real Ray come first and stay in one of them, one after the
-other in the order of tests/ray_clusters.py; every other file goes to whichever is free.
+`make test` runs three processes, because many tests wait. Files that start a real Ray come first and stay in
+one of them, in the order of tests/ray_clusters.py; every other file goes to whichever is free.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import signal
 import sysconfig
 import tempfile
@@ -27,15 +29,16 @@ pytest_plugins = (
     "tests.ray_clusters",
     "tests.s3_server",
     "tests.series",
+    "tests.slurm_site",
 )
 pytest.register_assert_rewrite("tests.tune.crash.lives")  # its assertions say what differs
 ROOT = Path(__file__).parents[1]
 RAY_S = 480.0  # Ray or a host may take a minute to start on a busy computer, and a test may need several
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Experiments of one machine notice each other; those of two processes of `make test` must not.
-_home = tempfile.TemporaryDirectory(prefix="muster-tests-")
-os.environ["MUSTER_HOME"] = _home.name
+# Experiments of one machine notice each other; those of the processes of `make test` must not.
+_home = os.environ["MUSTER_HOME"] = tempfile.mkdtemp(prefix="muster-tests-")
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
 # As in an activated environment: commands that are suggested start with `muster`.
 os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -63,7 +66,7 @@ def turn(item: pytest.Item) -> tuple[bool, int]:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays for ever: the garbage collector need not look through thousands of tests."""
+    """What was collected stays forever: the garbage collector need not look through thousands of tests."""
     gc.collect()
     gc.freeze()
 
@@ -73,13 +76,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class FileScheduling(LoadScopeScheduling):
-        """Whole files, and all that start Ray as if they were one."""
+        """Whole files, and all that start Ray, or a Slurm, as if they were one."""
 
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "ray" if starts_ray(ROOT / file) else file
+            return "ray" if starts_ray(ROOT / file) else "slurm" if starts_slurm(ROOT / file) else file
 
     return FileScheduling(config, log)
+
+
+@cache
+def starts_slurm(file: Path) -> bool:
+    text = file.read_text(encoding="utf-8")
+    return "slurm_site" in text or "slurm_daemons" in text
 
 
 @cache

@@ -21,7 +21,7 @@ _LINKS = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 
 
 def make_image(hosts: Hosts, host: NamespaceHost) -> str:
-    """Skips the test where podman is missing or does not work."""
+    """Skip the test where podman is missing or does not work."""
     for program in ("podman", "runc"):
         if shutil.which(program, path=SEARCH) is None:
             pytest.skip(f"no containers: {program} is missing (apt-get install {program})")
@@ -37,7 +37,7 @@ def make_image(hosts: Hosts, host: NamespaceHost) -> str:
 
 
 def machine_options() -> tuple[str, ...]:
-    """Returns options that mount what programs of this machine need, at the same paths."""
+    """Return options that mount what programs of this machine need, at the same paths."""
     folders = ["/usr", "/etc", *(f"/{name}" for name in _LINKS if Path(f"/{name}").is_dir())]
     folders = [folder for folder in folders if not os.path.islink(folder)]
     python = {

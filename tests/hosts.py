@@ -90,12 +90,12 @@ cgroup_manager = "cgroupfs"
 
 
 class HostsMissing(Exception):
-    """A HostsMissing says why hosts cannot be made here."""
+    """Says why hosts cannot be made here."""
 
 
 @dataclass
 class NamespaceHost:
-    """A NamespaceHost is one of the hosts; its processes end with `unshare`, the parent of its first one."""
+    """One of the hosts; its processes end with `unshare`, the parent of its first one."""
 
     name: str
     namespace: str
@@ -113,7 +113,7 @@ class NamespaceHost:
         return self.directory / "sshd.log"
 
     def path(self, there: str) -> Path:
-        """Returns where a file of the host is, seen from here."""
+        """Return where a file of the host is, seen from here."""
         for private in PRIVATE:
             if there == private or there.startswith(private + "/"):
                 return self.directory / _folder(private) / there[len(private) :].lstrip("/")
@@ -121,7 +121,7 @@ class NamespaceHost:
 
 
 class Hosts(Sequence[NamespaceHost]):
-    """Hosts are a bridge, a controller and hosts; `close` ends every process in them and removes them."""
+    """A bridge, a controller and hosts; `close` ends every process in them and removes them."""
 
     def __init__(self, count: int, *, sshd_options: str = "") -> None:
         reason = why_not()
@@ -159,13 +159,13 @@ class Hosts(Sequence[NamespaceHost]):
         return [*_in_network(self.controller), *map(str, argv)]
 
     def run_in_controller(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        """Runs a program where it reaches the hosts; the options are those of `subprocess.run`."""
+        """Run a program where it reaches the hosts; the options are those of `subprocess.run`."""
         options = {"capture_output": True, "text": True, "timeout": PATIENCE_S} | options
         return subprocess.run(self.in_controller(argv), check=False, **options)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Puts this thread, and what it starts, into the controller's network; other threads stay outside."""
+        """Put this thread, and what it starts, into the controller's network; other threads stay outside."""
         with open("/proc/thread-self/ns/net") as before, open(f"/run/netns/{self.controller}") as there:
             _enter(there.fileno())
             try:
@@ -174,7 +174,7 @@ class Hosts(Sequence[NamespaceHost]):
                 _enter(before.fileno())
 
     def ssh(self, host: NamespaceHost) -> list[str]:
-        """Returns the start of a plain ssh command for tests that look at a host, not at muster."""
+        """Return the start of a plain ssh command for tests that look at a host, not at muster."""
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR")
         arguments = [part for option in options for part in ("-o", option)]
         return ["ssh", "-F", "none", "-i", str(self.key), *arguments, f"root@{host.ip}"]
@@ -182,7 +182,7 @@ class Hosts(Sequence[NamespaceHost]):
     def run_on(
         self, host: NamespaceHost, argv: Sequence[str], **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program on a host without SSH; it is there as one that init started."""
+        """Run a program on a host without SSH; it is there as one that init started."""
         enter = ["nsenter", "--target", str(self._first_process(host)), "--all", f"--wd={USER_HOME}"]
         clean = [
             "env",
@@ -195,7 +195,7 @@ class Hosts(Sequence[NamespaceHost]):
         return subprocess.run([*enter, *clean, *map(str, argv)], check=False, **options)
 
     def processes(self, host: NamespaceHost) -> list[psutil.Process]:
-        """Returns what runs on a host, without sshd and its sessions."""
+        """Return what runs on a host, without sshd and its sessions."""
         if host.unshare is None:
             return []
         found = []
@@ -207,7 +207,7 @@ class Hosts(Sequence[NamespaceHost]):
         return found
 
     def commands(self, host: NamespaceHost) -> list[str]:
-        """Returns the command lines of what runs on a host, without sshd and its sessions."""
+        """Return the command lines of what runs on a host, without sshd and its sessions."""
         lines = []
         for process in self.processes(host):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -223,7 +223,7 @@ class Hosts(Sequence[NamespaceHost]):
         _call("ip", "-n", host.namespace, "link", "set", "eth0", "up")
 
     def power_off(self, host: NamespaceHost) -> None:
-        """Ends every process of a host at once."""
+        """End every process of a host at once."""
         if host.unshare is not None:
             host.unshare.kill()  # its child, the first process of the host, gets the same signal
             host.unshare.wait(PATIENCE_S)
@@ -237,7 +237,7 @@ class Hosts(Sequence[NamespaceHost]):
             time.sleep(0.01)
 
     def boot(self, host: NamespaceHost) -> None:
-        """Starts sshd again; a test that wants cron's @reboot or a unit plays init with `run_on`."""
+        """Start sshd again; a test that wants cron's @reboot or a unit plays init with `run_on`."""
         self.power_off(host)
         for folder in EMPTY_AFTER_BOOT:
             shutil.rmtree(host.path(folder), ignore_errors=True)
@@ -340,7 +340,7 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
 
 
 def why_not() -> str:
-    """Returns why no hosts can be made here, or nothing."""
+    """Return why no hosts can be made here, or nothing."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "they need Linux and root"
     for program, package in NEEDS.items():
@@ -353,7 +353,7 @@ def why_not() -> str:
 
 
 def remove_leftovers() -> None:
-    """Removes the namespaces of test processes that were killed; their hosts' processes ended with them."""
+    """Remove the namespaces of test processes that were killed; their hosts' processes ended with them."""
     for namespace in _namespaces("muster-"):
         owner = re.match(r"muster-(\d+)-", namespace)
         if owner and not psutil.pid_exists(int(owner[1])):
@@ -361,7 +361,7 @@ def remove_leftovers() -> None:
 
 
 def _mounts(host: NamespaceHost) -> list[list[str]]:
-    """Returns the commands that hide this machine's directories behind the host's own."""
+    """Return the commands that hide this machine's directories behind the host's own."""
     commands = []
     if shutil.which("podman", path=SEARCH):  # which would make it where it is not hidden
         Path("/var/lib/containers").mkdir(parents=True, exist_ok=True)
@@ -384,7 +384,7 @@ def _mounts(host: NamespaceHost) -> list[list[str]]:
 
 
 def _kept() -> list[Path]:
-    """Returns what hosts need of this machine's directories: the repository, its environment, Python."""
+    """Return what hosts need of this machine's directories: the repository, its environment, Python."""
     python = Path(sys.executable).resolve().parents[1]
     return sorted({ROOT, Path(sys.prefix), Path(sys.base_prefix), Path(sys.base_prefix).resolve(), python})
 
@@ -394,8 +394,8 @@ def _folder(private: str) -> str:
 
 
 def _remove_cgroups(host: NamespaceHost) -> None:
-    """Removes what containers that were killed with their host have left in this machine's cgroups."""
-    give_up = time.monotonic() + 10.0  # the last of their processes may still be giving back its memory
+    """Remove what containers that were killed with their host have left in this machine's cgroups."""
+    give_up = time.monotonic() + 10.0  # the last of their processes may still be releasing its memory
     for container in (host.path("/var/lib/containers") / "storage" / "overlay-containers").glob("*"):
         while left := list(Path("/sys/fs/cgroup").glob(f"*/libpod_parent/libpod-{container.name}")):
             for group in left:
@@ -408,7 +408,7 @@ def _remove_cgroups(host: NamespaceHost) -> None:
 
 
 def _in_network(namespace: str) -> list[str]:
-    """Returns what starts a program in a network; unlike `ip netns exec`, it leaves the cgroups in /sys."""
+    """Return what starts a program in a network; unlike `ip netns exec`, it leaves the cgroups in /sys."""
     return ["nsenter", f"--net=/run/netns/{namespace}"]
 
 

@@ -25,7 +25,7 @@ PATIENCE_S = 240.0
 
 
 class RackCluster:
-    """A RackCluster is one cluster file, and the commands on it, run where the hosts are reached."""
+    """One cluster file, and the commands on it, run where the hosts are reached."""
 
     def __init__(self, hosts: Hosts, folder: Path, name: str = "rack") -> None:
         self.hosts, self.folder, self.name = hosts, folder, name
@@ -37,7 +37,7 @@ class RackCluster:
         }
 
     def write(self, text: str = "", *, start: str = f"{BIN}/ray start --head", provider: str = "") -> None:
-        """Writes the file; `start` is the head's only start command."""
+        """Write the file; `start` is the head's only start command."""
         head, *workers = (host.ip for host in self.hosts)
         self.file.write_text(
             f"cluster_name: {self.name}\n"
@@ -48,11 +48,11 @@ class RackCluster:
         )
 
     def run(self, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        """Runs `muster`; the word FILE stands for the cluster file."""
+        """Run `muster`; the word FILE stands for the cluster file."""
         return self.hosts.run_in_controller(self._argv(words), env=self.environment, timeout=timeout_s)
 
     def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-        """Starts `muster` and leaves it running."""
+        """Start `muster` and leave it running."""
         return subprocess.Popen(
             self.hosts.in_controller(self._argv(words)),
             env=self.environment,
@@ -72,7 +72,7 @@ class RackCluster:
         ]
 
     def signal(self, process: subprocess.Popen[str], number: int) -> None:
-        """Sends a signal to `muster` and to what it started in its process group, as a terminal does."""
+        """Send a signal to `muster` and to what it started in its process group, as a terminal does."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 
@@ -80,12 +80,12 @@ class RackCluster:
         return self.hosts[index].path(f"/tmp/{LOCK}")
 
     def write_lock(self, index: int, text: str) -> None:
-        """Writes the lock of a host, as a cluster of the login user does."""
+        """Write the lock of a host, as a cluster of the login user does."""
         self.lock(index).parent.mkdir(mode=0o700, exist_ok=True)
         self.lock(index).write_text(text, encoding="utf-8")
 
     def left(self, *, without_logs: bool = False) -> dict[str, list[str]]:
-        """Returns what is left: on hosts processes, crontab lines and files, here the token and records.
+        """Return what is left: on hosts processes, crontab lines and files, here the token and records.
 
         A cluster that is down keeps its history here, the logs of its set-up, and the pinned keys of hosts.
         """
@@ -105,7 +105,7 @@ class RackCluster:
         return {**found, "here": here} if here else found
 
     def clear(self) -> None:
-        """Ends what a failed test has left on the hosts, and removes its files."""
+        """End what a failed test has left on the hosts, and removes its files."""
         for host in self.hosts:
             for process in self.hosts.processes(host):
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -115,7 +115,8 @@ class RackCluster:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.is_dir())
+    """Return the files of a folder, which may lose folders meanwhile (`os.walk` leaves those out)."""
+    return sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
 def wait_until(happens: Callable[[], object], what: str) -> None:
@@ -126,6 +127,6 @@ def wait_until(happens: Callable[[], object], what: str) -> None:
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Presses Ctrl-C and returns what the command has printed."""
+    """Press Ctrl-C and return what the command has printed."""
     os.killpg(process.pid, signal.SIGINT)
     return process.communicate(timeout=PATIENCE_S)

@@ -47,6 +47,7 @@ ORDER = (
     "tests/e2e/test_1_money.py",
     "tests/e2e/test_2_losses.py",
     "tests/e2e/test_3_down.py",
+    "tests/e2e/test_slurm.py",
     "tests/e2e/test_rack.py",
     "tests/e2e/test_rack_head.py",
     "tests/e2e/test_rack_in_containers.py",
@@ -62,6 +63,8 @@ ORDER = (
     "tests/engines/ray/test_on_a_cluster.py",
     "tests/tune/test_on_ray_example.py",
     "tests/tune/test_preemption_on_ray.py",
+    "tests/tune/commands/test_on_ray.py",
+    "tests/tune/test_workers_on_ray.py",
     "tests/tune/integration/test_ray_train.py",
     "tests/bench/test_tune_ray_bench.py",
     "tests/parity/test_ray_sdk.py",
@@ -151,7 +154,7 @@ class HeadCount:
     """The sessions of all `gcs_server` that this run started, looked for twice a second.
 
     Nodes outlive those who start them, so they are known by a mark in their environment. A GCS that is killed
-    and started alone has the session of before: it is no new head.
+    and started alone has the session of before: it is not a new head.
     """
 
     def __init__(self) -> None:
@@ -168,7 +171,7 @@ class HeadCount:
         return len(self.sessions)
 
     def _end_all(self) -> None:
-        """Ends what an interrupted run has left: after Ctrl-C the processes of xdist tear nothing down."""
+        """End what an interrupted run has left: after Ctrl-C the processes of xdist tear nothing down."""
         owner = os.getpid()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""Reads the file W&B writes in offline mode: a LevelDB log of protocol buffers behind a header of 7 bytes."""
+"""Read the file W&B writes in offline mode: a LevelDB log of protocol buffers behind a header of 7 bytes."""
 
 from __future__ import annotations
 

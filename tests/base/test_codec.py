@@ -1,4 +1,4 @@
-"""Records as tagged JSON and back."""
+"""Record as tagged JSON and back."""
 
 from __future__ import annotations
 

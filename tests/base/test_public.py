@@ -20,7 +20,7 @@ OURS = "ours"
 
 
 def code(text, *, module="muster.made_up", file=OURS):
-    """Returns the names that `text` defines, as if it were a module of muster (or another one)."""
+    """Return the names that `text` defines, as if it were a module of muster (or another one)."""
     names = {
         "__name__": module,
         "public": public,
@@ -61,7 +61,7 @@ class Entry:
 
 
 def seen(call, *args, **kwargs):
-    """Returns what Python would print, without its frame for this function."""
+    """Return what Python would print, without its frame for this function."""
     try:
         call(*args, **kwargs)
     except Exception as error:

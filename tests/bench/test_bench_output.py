@@ -45,6 +45,7 @@ def test_an_absent_figure_is_missed_in_a_full_run_and_forgiven_in_a_partial_one(
 def test_every_benchmark_has_floors():
     assert sorted(FLOORS) == [
         "aws",
+        "command",
         "economy",
         "kuberay",
         "page",
@@ -54,6 +55,7 @@ def test_every_benchmark_has_floors():
         "schedulers",
         "search",
         "search-early-stopping",
+        "slurm",
         "tune",
         "tune-ray",
         "up",

@@ -81,7 +81,7 @@ available_node_types:
 def test_another_file_is_compared(folder, tmp_path):
     file = tmp_path / "other.yaml"
     file.write_text(OTHER, encoding="utf-8")
-    done = run(folder, *QUICK, "--cluster", file, "--json")
+    done = run(folder, *QUICK, "--cluster-file", file, "--json")
     names = [each["name"] for each in json.loads(done.output)["variants"]]
     assert names == [AS_RECORDED, "other.yaml"]
 
@@ -109,7 +109,7 @@ def mistakes(folder: Path, here: Path) -> dict[str, tuple[list[object], str]]:
         "spot": ([folder, "--spot", here / "spot.json"], 'has no "series"'),
         "no spot": ([folder, "--spot", here / "none.json"], "cannot be read"),
         "market": ([folder, "--market", "spot"], "no node type is available there"),
-        "cluster": ([folder, "--cluster", here / "none.yaml"], "none.yaml"),
+        "cluster": ([folder, "--cluster-file", here / "none.yaml"], "none.yaml"),
     }
 
 

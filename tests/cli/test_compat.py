@@ -270,11 +270,73 @@ def test_a_second_run_after_write_names_what_the_first_one_named(muster, tmp_pat
     assert "from muster.air import session\n" in script.read_text()
     after = examine(script).findings
     assert [(line, name.partition(".")[2]) for line, name, *_ in before] == FOUND
-    assert [name.partition(".")[2] for _, name, *_ in after] == [name for _, name in FOUND]
+    rewritten_forms = (
+        "tune.report(loss=...)",
+        "air.session.report(loss=...)",
+        "tune.RunConfig(local_dir=...)",
+    )
+    left = [name for _, name in FOUND if name not in rewritten_forms]
+    assert [name.partition(".")[2] for _, name, *_ in after] == left
     advice = {name.partition(".")[2]: text for _, name, text, _ in before}
     assert " report({'loss': ...})" in advice["air.session.report(loss=...)"]
     assert "storage_path" in advice["tune.RunConfig(local_dir=...)"]
     assert "from_directory" in advice["tune.Checkpoint.from_dict"]
+
+
+OLDER = """\
+from ray import tune
+from ray.tune.suggest.hyperopt import HyperOptSearch  # a comment
+from ray.tune.suggest import (
+    ConcurrencyLimiter,
+)
+
+def train(config):
+    tune.report(loss=(config["x"]), **more, trial=tune.get_trial_id(),
+    )
+
+assert isinstance(space, tune.sample.Float)
+tune.run(train, local_dir = "x", search_alg=tune.suggest.create_searcher("random"))
+"""
+TODAYS = """\
+from muster import tune
+from muster.tune.search.hyperopt import HyperOptSearch  # a comment
+from muster.tune.search import (
+    ConcurrencyLimiter,
+)
+
+def train(config):
+    tune.report({"loss": (config["x"]), **more, "trial": tune.get_context().get_trial_id(),
+    })
+
+assert isinstance(space, tune.search.sample.Float)
+tune.run(train, storage_path = "x", search_alg=tune.search.create_searcher("random"))
+"""
+
+
+def test_forms_of_older_versions_become_todays():
+    assert rewritten(OLDER) == TODAYS
+    assert rewritten(TODAYS) == TODAYS
+
+
+def test_a_library_is_read_and_what_it_would_miss_is_named(muster, tmp_path, monkeypatch):
+    folder = tmp_path / "rayuser"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "import ray\nfrom ray import tune as t\nfrom ray.train.torch import TorchTrainer\n"
+        "t.search.sample.Float, ray.init, t.run(1), ray.util.annotations.PublicAPI\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    result = muster("compat", "--library", "rayuser")
+    assert (result.exit_code, "0 missing" in result.output) == (0, True), result.output
+    (folder / "more.py").write_text("import ray.data\n\nray.data.range(3)\nfrom ray.tune import Nothing\n")
+    result = muster("compat", "--library", "rayuser")
+    named = [line.split(": ")[:2] for line in result.output.splitlines()[:-1]]
+    assert named == [
+        ["rayuser/more.py:1", "ray.data"],
+        ["rayuser/more.py:4", "ray.tune.Nothing"],
+        ["rayuser/more.py:3", "ray.data.range"],
+    ]
+    assert result.exit_code == 1
 
 
 def test_the_session_of_trainers_stays_with_ray():

@@ -99,7 +99,7 @@ def test_a_later_process_with_the_same_number_is_not_touched():
 def test_without_a_terminal_the_option_that_confirms_is_named(home: ClusterHome):
     write_record(home, record())
     asked = down()
-    assert (asked.exit_code, asked.stderr.count("\n"), " -y " in asked.stderr) == (2, 1, True)
+    assert (asked.exit_code, asked.stderr.count("\n"), " -y" in asked.stderr) == (2, 1, True)
     assert asked.stdout.endswith("\n")
     assert home.cluster.exists()
 

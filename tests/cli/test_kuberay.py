@@ -81,7 +81,7 @@ def test_a_mistake_in_the_cluster_is_said_and_can_be_mended_while_it_waits(world
         until(lambda: " resources.limits.cpu" in said(tmp_path))
         assert sidecar.poll() is None
         world.admin.edit_group(0, rayStartParams={"num-cpus": "4"})
-        until(lambda: said(tmp_path) == "", "the mistake is mended")
+        until(lambda: said(tmp_path) == "", "the mistake is repaired")
         until((tmp_path / "home" / "ledger.db").exists, "the loop is being built")
         sidecar.send_signal(signal.SIGTERM)
         output = sidecar.communicate(timeout=120)[0]

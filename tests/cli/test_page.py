@@ -30,10 +30,27 @@ def test_what_is_no_experiment_is_said_in_one_line(tmp_path: Path):
     assert [text.count("\n") for text in found] == [1, 1, 1]
 
 
-def test_a_directory_of_experiments_names_them(tmp_path: Path):
+def test_a_directory_lists_every_experiment_below_it(tmp_path: Path):
     write_experiment(tmp_path / "mine", 1, 1)
-    with pytest.raises(StoreError, match=r"\(mine\)"):
-        catalog_of([str(tmp_path)], [])
+    write_experiment(tmp_path / "team" / "yours", 2, 1)
+    catalog = catalog_of([str(tmp_path)], [])
+    listed = {row["name"]: row["counts"] for row in catalog.listing()["experiments"]}
+    catalog.close()
+    assert listed == {"mine": {"TERMINATED": 1}, "team/yours": {"TERMINATED": 2}}
+
+
+def test_a_remote_directory_lists_the_experiments_in_it(tmp_path: Path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for name, trials in (("a", 2), ("b", 3)):
+        content = (write_experiment(tmp_path / name, trials, 1) / "experiment.sqlite").read_bytes()
+        memory.makedirs(f"/shelf/{name}", exist_ok=True)
+        memory.pipe(f"/shelf/{name}/experiment.sqlite", content)
+    catalog = catalog_of(["memory://shelf"], [])
+    listed = {row["name"]: (row["of"], row["address"]) for row in catalog.listing()["experiments"]}
+    catalog.close()
+    assert listed == {"a": (2, "memory://shelf/a"), "b": (3, "memory://shelf/b")}
 
 
 def test_an_address_that_cannot_be_reached_is_an_error_with_the_address():

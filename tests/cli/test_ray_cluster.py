@@ -97,6 +97,18 @@ def test_a_dry_run_applies_nothing_and_a_mistake_is_named_before_anything_is_app
     assert (api.count("POST"), api.count("PATCH")) == (0, 0)
 
 
+def test_what_up_does_not_apply_and_what_overrides_the_start_parameters_is_reported(file):
+    group = worker_group("small", 1, resources={"CPU": "2"}, rayStartParams={"num-cpus": "1"})
+    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}}
+    file.write_text(yaml.safe_dump_all([ray_cluster("demo", group), code]))
+    code, output = muster("up", file, "--dry-run")
+    assert code == 0
+    warnings = [line for line in output.splitlines() if line.startswith("warning: ")]
+    assert [word in line for word, line in zip(("num-cpus", "ConfigMap"), warnings, strict=True)] == [
+        True
+    ] * 2
+
+
 def test_status_shows_groups_and_what_is_wrong_with_pods_and_why_explains_one(file, admin):
     muster("up", file, "-y")
     operator = OperatorDouble(admin)

@@ -139,7 +139,7 @@ def test_a_question_that_is_answered_no_starts_nothing(muster):
 def test_a_question_that_nobody_answers_names_the_option(muster):
     done = muster("up", "FILE", answer="")
     assert done.returncode == 2
-    assert " -y " in done.stderr
+    assert " -y" in done.stderr
     assert not muster.home.path.exists()
 
 
@@ -151,5 +151,5 @@ def test_an_unknown_cluster_cannot_be_taken_down(muster):
 
 def test_without_a_terminal_the_option_that_confirms_is_named(muster):
     done = muster("up", "FILE")
-    assert (done.returncode, done.stderr.count("\n"), " -y " in done.stderr) == (2, 1, True)
+    assert (done.returncode, done.stderr.count("\n"), " -y" in done.stderr) == (2, 1, True)
     assert not muster.home.path.exists()

@@ -259,8 +259,8 @@ def test_a_node_type_with_offers_shows_all_of_them_and_where_its_machines_came_f
     row = {"node_type": "big", "market": "spot", "price_per_hour": 0.2, "machines": 0, "max_machines": None}
     offers = tuple(OfferStatus(zone=zone, **row) for zone in "ab")
     seen = replace(published(), status=replace(published().status, offers=offers))
-    bought = replace(ended_record(), offer=Offer(zone="b", market="spot"))
-    about, facts = WhySubject(kind=NODE_TYPE, key="big"), known(published=seen, records=(bought,))
+    launched = replace(ended_record(), offer=Offer(zone="b", market="spot"))
+    about, facts = WhySubject(kind=NODE_TYPE, key="big"), known(published=seen, records=(launched,))
     report = answer(about, facts)
     assert ([row.zone for row in report.offers], report.machines[0].market) == (["a", "b"], "spot")
     assert any("TERMINATED, b/spot" in line for line in page(about, facts))

@@ -1,4 +1,4 @@
-"""Provides a correct cluster file, and a way to write variants of it."""
+"""Provide a correct cluster file, and a way to write variants of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ available_node_types:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes text to a file of this test and returns its path."""
+    """Write text to a file of this test and return its path."""
 
     def write_file(text: str, name: str = "cluster.yaml") -> Path:
         path = tmp_path / name

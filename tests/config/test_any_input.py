@@ -1,4 +1,4 @@
-"""Checks any input: a good value or a ConfigError of one line that names the file, nothing else."""
+"""Check any input: a good value or a ConfigError of one line that names the file, nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks docs/cluster-yaml.md against the schema: every key with its default, every variable."""
+"""Check docs/cluster-yaml.md against the schema: every key with its default, every variable."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
             "  type: aws",
             "  type: asw",
             "c.yaml:4: provider.type: 'asw' is not a provider; did you mean 'aws'? "
-            "(a class of your own: type external, and its name as module)",
+            "(your own class: type external, and its name as module)",
         ),
         (
             "  type: aws",

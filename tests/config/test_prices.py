@@ -52,7 +52,7 @@ c6i.large,us-east-1,az1,2,4,,,0.085,0.04
 
 @pytest.fixture
 def files(tmp_path):
-    """Writes the two files and returns the path of the cluster file."""
+    """Write the two files and return the path of the cluster file."""
 
     def write(cluster=CLUSTER, prices=PRICES):
         path = tmp_path / "c.yaml"

@@ -1,4 +1,4 @@
-"""Checks the keys of `ray up`'s file: each is accepted, typed and defaulted; no other is."""
+"""Check the keys of `ray up`'s file: each is accepted, typed and defaulted; no other is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a grid, one with points, or two grids in a row; test_restore_storage.py kills this program.
+"""Run a grid, one with points, or two grids in a row; test_restore_storage.py kills this program.
 
 Usage: python grid_program.py STORAGE KIND    (KIND: plain, points, two)
 """

@@ -1,4 +1,4 @@
-"""Checks results that a trial sends together (TUNE_RESULT_BUFFER_LENGTH)."""
+"""Check results that a trial sends together (TUNE_RESULT_BUFFER_LENGTH)."""
 
 from __future__ import annotations
 

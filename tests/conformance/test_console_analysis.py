@@ -1,4 +1,4 @@
-"""Checks what is known of an experiment after it ran, from the objects and from the files."""
+"""Check what is known of an experiment after it ran, from the objects and from the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.tune import ExperimentAnalysis, RunConfig, TuneConfig, Tuner
 
 
 class OwnError(ValueError):
-    """An OwnError is a user's exception with more than a text."""
+    """A user's exception with more than a text."""
 
     def __init__(self, code, where):
         super().__init__(code, where)

@@ -1,4 +1,4 @@
-"""Checks the controller, as far as no process is needed to see it."""
+"""Check the controller, as far as no process is needed to see it."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def test_failures_are_counted_and_the_searcher_is_notified_only_of_the_end(allow
 class Stalled(ListSearch):
     """Stalled suggests its last trial only after the test allows it."""
 
-    goes_on = False
+    continues = False
 
     def next_trial(self):
-        return super().next_trial() if self.goes_on or len(self._waiting) > 1 else None
+        return super().next_trial() if self.continues or len(self._waiting) > 1 else None
 
 
 def with_search(stage, search):
@@ -117,12 +117,12 @@ def test_a_stalled_searcher_keeps_the_experiment_open():
     for _ in range(20):
         assert stage.step()
     assert (stage.statuses, stage.state.is_finished) == ({"t0": "TERMINATED"}, False)
-    stage.search.goes_on = True
+    stage.search.continues = True
     assert stage.run().statuses == {"t0": "TERMINATED", "t1": "TERMINATED"}
 
 
 class EndsWhenAsked(ListSearch):
-    """EndsWhenAsked is finished only when it is asked for a trial that it does not have."""
+    """Finished only when it is asked for a trial that it does not have."""
 
     def next_trial(self):
         trial = super().next_trial()

@@ -1,4 +1,4 @@
-"""Checks resources, lost machines, and how many trials wait or run."""
+"""Check resources, lost machines, and how many trials wait or run."""
 
 from __future__ import annotations
 

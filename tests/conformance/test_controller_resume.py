@@ -1,4 +1,4 @@
-"""Checks experiments that are interrupted and resumed."""
+"""Check experiments that are interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def test_the_last_two_checkpoints_remain_also_after_a_resume(tmp_path):
 
 def fails_if_told(config):
     tune.report({"step": 1})
-    if config["fails"] and not os.path.exists(config["mended"]):
+    if config["fails"] and not os.path.exists(config["repaired"]):
         raise RuntimeError("on purpose")
     tune.report({"step": 2})
 
 
 def failing(tmp_path):
-    space = {"fails": tune.grid_search([False, True]), "mended": str(tmp_path / "mended")}
+    space = {"fails": tune.grid_search([False, True]), "repaired": str(tmp_path / "repaired")}
     grid = fit(fails_if_told, tmp_path, space)
     assert (column(grid, "step"), grid.num_errors) == ([2, 1], 1)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
 
 
 @pytest.mark.conformance("C-020")
@@ -104,7 +104,7 @@ def space_made(run):
 
 
 def described(config):
-    """Returns names of objects with the run that made them, and everything else as it is."""
+    """Return names of objects with the run that made them, and everything else as it is."""
     if isinstance(config, dict):
         return {key: described(value) for key, value in config.items()}
     return (config.name, config.made) if hasattr(config, "made") else config

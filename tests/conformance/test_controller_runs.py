@@ -1,4 +1,4 @@
-"""Checks the controller with real processes."""
+"""Check the controller with real processes."""
 
 from __future__ import annotations
 

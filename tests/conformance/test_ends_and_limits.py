@@ -1,4 +1,4 @@
-"""Checks how runs end, what they must report, and how many trials run at once."""
+"""Check how runs end, what they must report, and how many trials run at once."""
 
 from __future__ import annotations
 

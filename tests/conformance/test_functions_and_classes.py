@@ -1,4 +1,4 @@
-"""Checks trainables, what they report, and how runs of them end."""
+"""Check trainables, what they report, and how runs of them end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 
 def ends(config):
-    """Ends in the way that `config["how"]` names."""
+    """End in the way that `config["how"]` names."""
     how = config["how"]
     if how == "number":
         return 4.5
@@ -39,7 +39,7 @@ def yields(config):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Returns results by the way in which their trial ended."""
+    """Return results by the way in which their trial ended."""
     place = tmp_path_factory.mktemp("ended")
     ways = ["number", "dict", "reported", "early", "nothing"]
     grid = fit(ends, place, {"how": tune.grid_search(ways)})

@@ -1,4 +1,4 @@
-"""Checks that every behaviour of behaviours.md and autoscaler.md has a test that carries its id."""
+"""Check that every behaviour of behaviours.md and autoscaler.md has a test that carries its id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ID = r"[A-Z]+-\d+"
 
 
 def listed():
-    """Returns the ids of both pages by page and heading."""
+    """Return the ids of both pages by page and heading."""
     return {
         (page, text.partition("\n")[0]): re.findall(rf"^- ({ID}): .", text, re.MULTILINE)
         for page in PAGES
@@ -24,7 +24,7 @@ def listed():
 
 
 def carried():
-    """Returns the ids in the conformance markers of all tests, with the tests."""
+    """Return the ids in the conformance markers of all tests, with the tests."""
     found = {}
     for file in sorted(HERE.parent.rglob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Checks how the embedded engine gives out processes and resources."""
+"""Check how the embedded engine gives out processes and resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks restore and storage as a user meets them."""
+"""Check restore and storage as a user meets them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def quiet(tmp_path, **more):
 
 
 def make_counter(last):
-    """Counts to `last` with a checkpoint per step; fails at step 3 while `config["broken"]` exists."""
+    """Count to `last` with a checkpoint per step; fail at step 3 while `config["broken"]` exists."""
 
     def counter(config):
         start = 0

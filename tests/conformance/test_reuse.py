@@ -1,4 +1,4 @@
-"""Checks one process that serves several trials."""
+"""Check one process that serves several trials."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_each_log_file_holds_what_its_own_trial_wrote(tmp_path):
 
 
 def meets(config):
-    """Reports once, then waits until so many trials have come as can run at once."""
+    """Report once, then wait until so many trials have come as can run at once."""
     Path(config["place"], str(os.getpid())).touch()
     tune.report({"process": os.getpid()})
     while len(os.listdir(config["place"])) < config["together"]:

@@ -1,4 +1,4 @@
-"""Checks searchers in whole experiments (their rules one by one: tests/tune/search)."""
+"""Check searchers in whole experiments (their rules one by one: tests/tune/search)."""
 
 from __future__ import annotations
 

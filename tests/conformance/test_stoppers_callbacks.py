@@ -1,4 +1,4 @@
-"""Checks stoppers, loggers, callbacks and two schedulers in whole experiments."""
+"""Check stoppers, loggers, callbacks and two schedulers in whole experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks remote storage that fails or hangs, relative paths and removed variables."""
+"""Check remote storage that fails or hangs, relative paths and removed variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks variants in whole experiments (rule by rule: tests/tune/search)."""
+"""Check variants in whole experiments (rule by rule: tests/tune/search)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.tune.search.variant_generator import RecursiveDependencyError
 
 
 def trials(tmp_path, space, samples=1, **search):
-    """Returns all trials of an experiment; each gets one result as soon as it is suggested."""
+    """Return all trials of an experiment; each gets one result as soon as it is suggested."""
     tuner = tune.Tuner(
         param_space=space,
         tune_config=tune.TuneConfig(search_alg=BasicVariantGenerator(**search), num_samples=samples),
@@ -143,7 +143,7 @@ def test_random_values_are_shared_inside_a_sample_when_asked(tmp_path):
 
 
 class Model:
-    """A Model is an object that a user puts into a space; has no equality."""
+    """An object that a user puts into a space; has no equality."""
 
     def __init__(self, size):
         self.size = size

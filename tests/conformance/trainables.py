@@ -1,4 +1,4 @@
-"""Provides small trainables and experiments that the conformance tests share."""
+"""Provide small trainables and experiments that the conformance tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_CPUS = {"cpu": cpu_count()}  # one trial at a time
 
 
 class Counter(Trainable):
-    """A Counter counts its steps and can save them; reports its resets and its process."""
+    """Counts its steps and can save them; reports its resets and its process."""
 
     def setup(self, config):
         self.at = self.resets = 0
@@ -42,7 +42,7 @@ class Counter(Trainable):
 
 
 def fit(trainable, tmp_path, space=None, *, run=None, **config):
-    """Runs quietly in `tmp_path`/e; keyword arguments are TuneConfig's, `run` is RunConfig's."""
+    """Run quietly in `tmp_path`/e; keyword arguments are TuneConfig's, `run` is RunConfig's."""
     return Tuner(
         trainable,
         param_space=space or {},
@@ -52,19 +52,19 @@ def fit(trainable, tmp_path, space=None, *, run=None, **config):
 
 
 def resumed(tmp_path, trainable, **rules):
-    """Returns a Tuner that resumes `tmp_path`/e, without the callbacks that had interrupted it."""
+    """Return a Tuner that resumes `tmp_path`/e, without the callbacks that had interrupted it."""
     tuner = Tuner.restore(str(tmp_path / "e"), trainable, **rules)
     tuner._spec.run.callbacks = []
     return tuner
 
 
 def column(grid, name):
-    """Returns one metric of every trial, in the order of their creation."""
+    """Return one metric of every trial, in the order of their creation."""
     return [result.metrics.get(name) for result in grid]
 
 
 def checkpoints(result):
-    """Returns the names of its checkpoint directories that exist."""
+    """Return the names of its checkpoint directories that exist."""
     return sorted(path.name for path in Path(result.path).glob("checkpoint_*"))
 
 
@@ -81,7 +81,7 @@ class Interrupts(Callback):
 
 
 def report_steps(config):
-    """Reports `config["steps"]` times."""
+    """Report `config["steps"]` times."""
     for step in range(config.get("steps", 3)):
         tune.report({"step": step})
 

@@ -1,4 +1,4 @@
-"""Provides TrialStoreContract, the test class of experiment stores. Subclass it, define `open_store`.
+"""Provide TrialStoreContract, the test class of experiment stores. Subclass it, define `open_store`.
 
 Example:
     class TestMyStore(TrialStoreContract):
@@ -21,6 +21,7 @@ from muster.trials.events import (
     ExperimentEnded,
     ExperimentResumed,
     Fact,
+    LimitsChanged,
     SearchExhausted,
     TrialAdmitted,
     TrialCharged,
@@ -32,6 +33,7 @@ from muster.trials.events import (
     TrialPriced,
     TrialReported,
     TrialStarted,
+    TrialStopRequested,
     TrialSuspended,
 )
 from muster.trials.model import CheckpointRef
@@ -41,7 +43,7 @@ NOTHING = SavedExperiment(settings={}, snapshot=None, plugins={}, facts=())
 
 
 class FullTrialStore(TrialStore, Protocol):
-    """A FullTrialStore is the port, and what every store of ours offers besides."""
+    """The port, and what every store of ours offers besides."""
 
     @property
     def appended(self) -> int: ...
@@ -52,7 +54,7 @@ class FullTrialStore(TrialStore, Protocol):
 
 
 def every_kind(root: str) -> tuple[Fact, ...]:
-    """Returns one fact of each kind with every field set, with and without optional parts."""
+    """Return one fact of each kind with every field set, with and without optional parts."""
     ref = CheckpointRef(path=f"{root}/trial/checkpoint_000003", index=3, metrics={"a": {"b": None}})
     return (
         TrialCreated(
@@ -82,6 +84,8 @@ def every_kind(root: str) -> tuple[Fact, ...]:
         TrialDecided(trial_id="t", at=9.875, decision="stopped", reason="at rung 9: loss = 0.5 is worse"),
         TrialPriced(trial_id="t", at=9.8, usd_per_hour=0.125),
         TrialSuspended(trial_id="t", at=9.9, saves=True),
+        TrialStopRequested(trial_id="t", at=9.9),
+        LimitsChanged(at=9.9, cost_budget=7.5, deadline=None),
         TrialCharged(trial_id="t", at=9.9, cost_usd=0.25),
         TrialCharged(trial_id="t", at=9.95, cost_usd=None),
         SearchExhausted(at=10.0),
@@ -91,10 +95,10 @@ def every_kind(root: str) -> tuple[Fact, ...]:
 
 
 class TrialStoreContract:
-    """A TrialStoreContract tests what an experiment store promises."""
+    """Tests what an experiment store promises."""
 
     def open_store(self, place: Path) -> FullTrialStore:
-        """Opens the store in `place`; called again after `close`, it finds what was there."""
+        """Open the store in `place`; called again after `close`, it finds what was there."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -104,7 +108,7 @@ class TrialStoreContract:
         opened.close()
 
     def reopened(self, store: FullTrialStore, place: Path) -> FullTrialStore:
-        """Returns what the next process finds."""
+        """Return what the next process finds."""
         store.close()
         return self.open_store(place)
 

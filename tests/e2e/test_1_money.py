@@ -37,7 +37,7 @@ CLOUDS = {"aws": "aws: spot terminate", "gcp": "gcp: preempted", "azure": "azure
 
 
 def use(stage, total, **keys):
-    """Edits the file, and waits until the monitor goes by it; the total tells one edit from the other."""
+    """Edit the file, and wait until the monitor goes by it; the total tells one edit from the other."""
     stage.cluster.edit(CONFIG.format(total=total, **keys))
     wait_for(stage.cluster.published, lambda told: f"of ${total}," in told.status.budget, "the edit counts")
 
@@ -50,7 +50,7 @@ def steps_of(stage, what, number):
 
 
 def wait_for_step(stage, what, number, count):
-    """Returns where the trial took its newest step, once it has taken so many."""
+    """Return where the trial took its newest step, once it has taken so many."""
     steps = wait_for(
         lambda: steps_of(stage, what, number), lambda seen: len(seen) >= count, f"trial {number} runs"
     )

@@ -65,7 +65,7 @@ def busy(count):
 
 
 def assert_told_impossible(stage, gang_id):
-    """In `ray status`, `muster why` and `muster status`; nothing is bought for it."""
+    """In `ray status`, `muster why` and `muster status`; nothing is launched for it."""
     why = wait_for(
         lambda: stage.cluster.muster_json("why", gang_id, "e2e"),
         lambda said: said["pending"],

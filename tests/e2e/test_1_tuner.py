@@ -18,7 +18,7 @@ FIT_S = 240.0
 
 
 class Experiment:
-    """One experiment, in a process of its own."""
+    """One experiment, in a separate process."""
 
     def __init__(self, stage, what: str) -> None:
         self.began = time.monotonic()

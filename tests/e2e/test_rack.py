@@ -62,7 +62,7 @@ def shared():
 
 
 class Job:
-    """A Job is one run of JOB by `muster submit`."""
+    """One run of JOB by `muster submit`."""
 
     def __init__(self, rack, script, shared, name):
         script.write_text(JOB, encoding="utf-8")
@@ -70,12 +70,12 @@ class Job:
         self.process = rack.start("submit", "FILE", str(script), shared, name)
 
     def where(self):
-        """Returns the trials that have started somewhere, each with its hosts."""
+        """Return the trials that have started somewhere, each with its hosts."""
         found = [path.name.split("-") for path in self.shared.glob(f"{self.name}-*-on-*")]
         return {(int(trial), host) for _, trial, _, host in found}
 
     def wait_for(self, number):
-        """Returns trial by host once so many have started."""
+        """Return trial by host once so many have started."""
         wait_until(
             lambda: len(self.where()) >= number or self.process.poll() is not None, f"{number} trials run"
         )
@@ -92,7 +92,7 @@ class Job:
 
 
 def nodes(rack, index):
-    """Returns the ids of the nodes that have processes on a host: ours and Ray's know theirs."""
+    """Return the ids of the nodes that have processes on a host: ours and Ray's know theirs."""
     found = set()
     for process in rack.hosts.processes(rack.hosts[index]):
         try:
@@ -116,14 +116,14 @@ def test_a_rack_comes_up_outlives_the_loss_of_a_host_and_goes_away_without_a_tra
     (first,) = nodes(rack, 2)
     hosts.cut_off(hosts[2])
     job.let_go(trials["h2"])
-    wait_until(lambda: (trials["h3"], "h2") in job.where(), "the work of the lost host goes on elsewhere")
+    wait_until(lambda: (trials["h3"], "h2") in job.where(), "the work of the lost host continues elsewhere")
     job.let_go(trials["h3"])
     assert job.result() == "[(1, 'h2'), (2, 'h2')]"
     assert rack.run("get-worker-ips", "rack").stdout.split() == [hosts[1].ip]
 
     hosts.reconnect(hosts[2])
-    wait_until(lambda: not rack.lock(2).exists(), "a host that is back is given back")
-    assert hosts.commands(hosts[2]) == []
+    wait_until(lambda: not rack.lock(2).exists(), "a host that is back is released")
+    wait_until(lambda: hosts.commands(hosts[2]) == [], "the release, which ends after the lock, has ended")
     job = Job(rack, script, shared, "again")
     trials = job.wait_for(2)
     assert (sorted(trials), nodes(rack, 2) & {first}) == (["h2", "h3"], set())
@@ -142,7 +142,9 @@ def test_a_rack_comes_up_outlives_the_loss_of_a_host_and_goes_away_without_a_tra
     assert "note: the monitor on the head applies what you changed in the file\n" in edited.stderr
     assert "starting Ray" not in edited.stderr
 
-    (killed,) = rack.run("kill-random-node", "rack", "-y").stdout.split()
+    kill = rack.run("kill-random-node", "rack", "-y")
+    assert kill.returncode == 0, kill.stderr
+    (killed,) = kill.stdout.split()
     (index,) = [number for number, host in enumerate(hosts) if host.ip == killed]
     wait_until(lambda: not rack.lock(index).exists(), "the monitor gives a dead node's host back")
     down = rack.run("down", "FILE", "-y")

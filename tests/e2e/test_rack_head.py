@@ -54,7 +54,7 @@ def write(rack, head, shared):
 
 
 def status(rack, index):
-    """Returns what the monitor on a host has published; None before it has."""
+    """Return what the monitor on a host has published; None before it has."""
     try:
         text = (rack.hosts[index].home / ".muster/clusters/rack/status.json").read_bytes()
         return codec.convert(msgspec.json.decode(text), PublishedStatus)
@@ -63,7 +63,7 @@ def status(rack, index):
 
 
 def nodes(rack, index, *, not_pid=0):
-    """Returns the kinds of the nodes that run, by a monitor other than that one."""
+    """Return the kinds of the nodes that run, by a monitor other than that one."""
     found = status(rack, index)
     if found is None or found.monitor_pid == not_pid:
         return []
@@ -74,7 +74,7 @@ BOTH = sorted([NodeKind.HEAD.name, NodeKind.WORKER.name])
 
 
 def watchers(rack):
-    """Returns the leases that run on the worker."""
+    """Return the leases that run on the worker."""
     return [line for line in rack.hosts.commands(rack.hosts[1]) if "--lease-s 1800" in line]
 
 
@@ -110,7 +110,9 @@ def test_the_cluster_survives_its_monitor_its_head_and_the_loss_of_the_heads_mac
     wait_until(lambda: nodes(rack, 2) == BOTH, "the new head has the worker")
     log = (hosts[2].home / ".muster/clusters/rack/monitor.log").read_text()
     assert "this head starts from a copy of the ledger: rack.0" in log
-    assert json.loads(rack.lock(1).read_text())["cloud_id"] == worker  # the same node: nothing was taken anew
+    assert (
+        json.loads(rack.lock(1).read_text())["cloud_id"] == worker
+    )  # the same node: nothing was taken again
     found = json.loads(rack.run("gc", "FILE", "--json").stdout)
     assert found["head"]["state"] == "runs"
     assert [(one["kind"], one["ip"]) for one in found["machines"]] == [("head", hosts[0].ip)]

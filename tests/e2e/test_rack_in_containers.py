@@ -80,7 +80,7 @@ def rack(hosts, tmp_path):
 
 
 def nodes(rack, since):
-    """Returns the kinds of the nodes that run since then, as the monitor in the head's container says."""
+    """Return the kinds of the nodes that run since then, as the monitor in the head's container says."""
     done = rack.run("exec", "FILE", "cat ~/.muster/clusters/boxes/status.json")
     try:
         found = codec.convert(msgspec.json.decode(done.stdout), PublishedStatus)

@@ -64,7 +64,7 @@ def by_label(storage, name):
 
 
 def note(config, step):
-    """Writes down that a step is taken, and where."""
+    """Write down that a step is taken, and where."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
@@ -74,7 +74,7 @@ def note(config, step):
 
 
 def continued():
-    """Returns the first step that no checkpoint has."""
+    """Return the first step that no checkpoint has."""
     if (found := tune.get_checkpoint()) is None:
         return 0
     with found.as_directory() as folder:
@@ -88,7 +88,7 @@ def report_saved(row):
 
 
 def leaves_when_told(config):
-    """Saves only where it is told that its machine will be taken; waits for that in one of its steps."""
+    """Save only where it is told that its machine will be taken; waits for that in one of its steps."""
     for step in range(continued(), STEPS):
         node, info = note(config, step), None
         while step == WAITS_AT and (info := tune.get_preemption_info()) is None:
@@ -132,7 +132,7 @@ class SavedSteps(tune.Trainable):
 
 
 def noted(storage, name, trainable, trials, stop=None, saved_every=0, budget=None):
-    """Returns a tuner whose trials are numbered, hold one place each, and note their steps."""
+    """Return a tuner whose trials are numbered, hold one place each, and note their steps."""
     notes = Path(storage, f"{name}-notes")
     notes.mkdir(parents=True, exist_ok=True)
     return tune.Tuner(

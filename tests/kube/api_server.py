@@ -102,7 +102,7 @@ class KubeApi:
     # -- for tests ----------------------------------------------------------------------------
 
     def token(self, role: str | Role) -> str:
-        """Returns a token of a service account with a Role by its name, or with these rules."""
+        """Return a token of a service account with a Role by its name, or with these rules."""
         made = f"token-{len(self.tokens)}"
         self.tokens[made] = ROLES[role] if isinstance(role, str) else role
         return made
@@ -119,7 +119,7 @@ class KubeApi:
         return self.faults[-1]
 
     def stop_watches(self) -> None:
-        """Cuts every watch in the middle of its stream."""
+        """Cut every watch in the middle of its stream."""
         with self.store.changed:
             self._stops += 1
             self.store.changed.notify_all()
@@ -214,7 +214,7 @@ class KubeApi:
             prune_ray_cluster(given)
 
     def watch(self, call: _Call) -> Iterator[Object]:
-        """Yields events from a resource version on, and bookmarks, until the time is over."""
+        """Yield events from a resource version on, and bookmarks, until the time is over."""
         selector, at = call.query.get("labelSelector", ""), int(call.query.get("resourceVersion") or 0)
         limit_s = float(call.query.get("timeoutSeconds", 300))
         name = call.query.get("fieldSelector", "").partition("metadata.name=")[2]

@@ -1,4 +1,4 @@
-"""Plays Kueue for the tests: its writer of scale gates is not merged yet (kueue#14656)."""
+"""Play Kueue for the tests: its writer of scale gates is not merged yet (kueue#14656)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def gates_of(group: Object) -> list[str]:
 
 
 def set_gates(admin: AdminClient, index: int, names: list[str]) -> None:
-    """Writes the gates of a group and nothing else of its strategy, as server-side apply does."""
+    """Write the gates of a group and nothing else of its strategy, as server-side apply does."""
     group = admin.cluster()["spec"]["workerGroupSpecs"][index]
     strategy = {key: value for key, value in (group.get("scaleStrategy") or {}).items() if key != "scaleGate"}
     gates = {"scaleGate": [{"name": name} for name in names]} if names else {}

@@ -42,7 +42,7 @@ def timestamp(at: float) -> str:
 
 
 def patched(target: Any, operations: Any) -> Any:
-    """Applies RFC 6902 as the API server does: a failed test or a missing path refuses the whole patch."""
+    """Apply RFC 6902 as the API server does: a failed test or a missing path refuses the whole patch."""
     if not isinstance(operations, list):
         raise Refused(400, "BadRequest", "error decoding patch: expected a list of operations")
     result = copy.deepcopy(target)
@@ -81,7 +81,7 @@ def _apply(root: Any, operation: Object) -> None:
 
 
 def merged(target: Any, change: Any) -> Any:
-    """Applies RFC 7386; strategic merge patches of labels and annotations mean the same."""
+    """Apply RFC 7386; strategic merge patches of labels and annotations mean the same."""
     if not isinstance(change, dict):
         return copy.deepcopy(change)
     result = dict(target) if isinstance(target, dict) else {}
@@ -97,14 +97,14 @@ Path = tuple[str, ...]
 
 
 def _leaves(value: Any, path: Path = ()) -> list[Path]:
-    """Returns the fields of an object; a list is one field."""
+    """Return the fields of an object; a list is one field."""
     if not isinstance(value, dict) or not value:
         return [path]
     return [leaf for key, one in value.items() for leaf in _leaves(one, (*path, key))]
 
 
 def applied(before: Object, given: Object, manager: str) -> Object:
-    """Applies an object for a field manager: fields of its last one that are not in this one go."""
+    """Apply an object for a field manager: fields of its last one that are not in this one go."""
     named = {key: given["metadata"][key] for key in ("labels", "annotations") if key in given["metadata"]}
     wanted = {"metadata": named, "spec": given.get("spec") or {}} if named else {"spec": given.get("spec")}
     after = merged(copy.deepcopy(before), wanted)
@@ -200,7 +200,7 @@ class Store:
         return made
 
     def replace(self, resource: str, before: Object, after: Object) -> Object:
-        """Stores a changed object; what the server owns cannot be changed."""
+        """Store a changed object; what the server owns cannot be changed."""
         fixed = ("uid", "name", "namespace", "creationTimestamp", "deletionTimestamp", "generation")
         metadata = after["metadata"] = dict(after.get("metadata") or {})
         asked = metadata.get("resourceVersion")
@@ -268,7 +268,7 @@ class Store:
 
 
 def check_ray_cluster(given: Object) -> None:
-    """Refuses what the schema of the CRD refuses, as far as muster writes it."""
+    """Refuse what the schema of the CRD refuses, as far as muster writes it."""
     problems = []
     for index, group in enumerate(given.get("spec", {}).get("workerGroupSpecs") or []):
         where = f"spec.workerGroupSpecs[{index}]"
@@ -300,7 +300,7 @@ _AUTOSCALER = (
 
 
 def prune_ray_cluster(given: Object) -> None:
-    """Drops the fields of `spec` and of `autoscalerOptions` that the CRD of KubeRay 1.7 does not have."""
+    """Drop the fields of `spec` and of `autoscalerOptions` that the CRD of KubeRay 1.7 does not have."""
     spec = given.get("spec") or {}
     for section, known in ((spec, _SPEC), (spec.get("autoscalerOptions") or {}, _AUTOSCALER)):
         for key in [key for key in section if key not in known]:

@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 def worker_group(name: str, replicas: int | None = 0, **more: Any) -> Object:
-    """Returns a group with a container of 4 CPUs and 8 GiB; `more` adds or replaces keys."""
+    """Return a group with a container of 4 CPUs and 8 GiB; `more` adds or replace keys."""
     container = {"name": "ray-worker", "resources": {"limits": {"cpu": "4", "memory": "8Gi"}}}
     group: Object = {
         "groupName": name,
@@ -88,7 +88,7 @@ class AdminClient:
         return self.ask("PATCH", path, change, "application/merge-patch+json")
 
     def edit_group(self, index: int, name: str = "demo", **values: Any) -> Object:
-        """Edits a group as a person with kubectl does."""
+        """Edit a group as a person with kubectl does."""
         path = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters/{name}"
         patch = [
             {"op": "add", "path": f"/spec/workerGroupSpecs/{index}/{key}", "value": value}
@@ -182,7 +182,7 @@ class OperatorDouble:
         self._start(self.admin.pod(name))
 
     def run(self, period_s: float = 0.05) -> None:
-        """Passes in a thread of its own until `close`."""
+        """Pass in a separate thread until `close`."""
 
         def loop() -> None:
             while not self._ended.wait(period_s):
@@ -202,7 +202,7 @@ class OperatorDouble:
     # -- groups -------------------------------------------------------------------------------
 
     def workers(self, group: str) -> list[str]:
-        """Returns the pods of a group that were not deleted."""
+        """Return the pods of a group that were not deleted."""
         return [
             pod["metadata"]["name"]
             for pod in self.admin.pods(f"{CLUSTER}={self.name},ray.io/group={group}")

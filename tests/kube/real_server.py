@@ -34,7 +34,7 @@ MISSING = "no kube-apiserver with etcd: `make test-k8s` builds them, or set KUBE
 
 
 def binaries() -> tuple[str, str] | None:
-    """Returns kube-apiserver and etcd; None when one of them is not there."""
+    """Return kube-apiserver and etcd; None when one of them is not there."""
     server = os.environ.get("KUBE_APISERVER_BIN") or str(CACHE / "kube-apiserver")
     etcd = os.environ.get("ETCD_BIN") or shutil.which("etcd") or ""
     return (server, etcd) if os.access(server, os.X_OK) and os.access(etcd, os.X_OK) else None
@@ -58,7 +58,7 @@ class RealKubeApi:
     # -- for tests ----------------------------------------------------------------------------
 
     def token(self, role: str | Role) -> str:
-        """Returns a token of an account with a Role by its name, or with these rules."""
+        """Return a token of an account with a Role by its name, or with these rules."""
         token, account = self._unused.pop()
         rules = [rule.manifest() for rule in (ROLES[role] if isinstance(role, str) else role)]
         self._accounts[token] = account
@@ -84,7 +84,7 @@ class RealKubeApi:
             return json.loads(answer.read())
 
     def empty(self) -> None:
-        """Deletes every pod and RayCluster, so that the next test finds a server without any."""
+        """Delete every pod and RayCluster, so that the next test finds a server without any."""
         for path in (
             f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters",
             f"/api/v1/namespaces/{NAMESPACE}/pods",

@@ -1,4 +1,4 @@
-"""Says at the end of a run whether the KubeRay provider was tested on a real kube-apiserver."""
+"""Say at the end of a run whether the KubeRay provider was tested on a real kube-apiserver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REAL = re.compile(r"\[(?:.*-)?real(?:-.*)?\]")
 
 
 def real_server_line(ran: Iterable[str], why_not: str) -> tuple[str, bool] | None:
-    """Returns the line, and whether it is good news; None where no test of the provider ran."""
+    """Return the line, and whether it is good news; None where no test of the provider ran."""
     ours = [name for name in ran if name.startswith(FOLDER)]
     real = sum(_REAL.search(name) is not None for name in ours)
     if not ours:

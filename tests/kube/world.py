@@ -29,7 +29,7 @@ class KubeServer(Protocol):
 
 
 def until(holds: Callable[[], Any], what: str = "") -> Any:
-    """Waits for a condition, generously: the computer may be busy. Returns what it returned."""
+    """Wait for a condition, generously: the computer may be busy. Returns what it returned."""
     ends = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
         found = holds()
@@ -50,7 +50,7 @@ class KubeWorld:
         self._closers: list[Callable[[], None]] = []
 
     def create(self, *groups: Any, annotations: Mapping[str, str] | None = None, **spec: Any) -> None:
-        """Makes the RayCluster, and the pods that its replicas ask for."""
+        """Make the RayCluster, and the pods that its replicas ask for."""
         made = ray_cluster(self.name, *groups, **spec)
         made["metadata"]["annotations"] = dict(annotations or {})
         self.admin.create_cluster(made)
@@ -64,7 +64,7 @@ class KubeWorld:
     def provider(
         self, role: str = "kuberay-1.3", token: str = "", *, threads: bool = False
     ) -> KubeRayProvider:
-        """Returns a provider that has seen the pods; without threads `scaler.step()` sends what waits."""
+        """Return a provider that has seen the pods; without threads `scaler.step()` sends what waits."""
         made = KubeRayProvider(self.client(role, token), KubePaths(NAMESPACE, self.name))
         self._closers.append(made.close)
         if threads:
@@ -81,11 +81,11 @@ class KubeWorld:
         return made
 
     def confirm(self, provider: KubeRayProvider) -> None:
-        """Lets the provider list the pods that it sees, as after a read of the RayCluster."""
+        """Let the provider list the pods that it sees, as after a read of the RayCluster."""
         provider.scaler.confirmed = frozenset(provider.pods())
 
     def sees(self, provider: KubeRayProvider, *names: str) -> None:
-        """Waits until the provider lists exactly these workers, the head aside."""
+        """Wait until the provider lists exactly these workers, the head aside."""
         until(
             lambda: {name for name, pod in provider.pods().items() if pod.is_worker} == set(names),
             f"the provider sees {names}",
@@ -93,16 +93,21 @@ class KubeWorld:
         self.confirm(provider)
 
     def caught_up(self, provider: KubeRayProvider) -> None:
-        """Waits until the provider has seen what is there now."""
-        listed = {pod["metadata"]["name"] for pod in self.admin.pods(f"ray.io/cluster={self.name}")}
-        until(lambda: set(provider.pods()) == listed, f"the provider sees {listed}")
+        """Wait until the provider has seen what is there now, also the states of pods."""
+        pods = self.admin.pods(f"ray.io/cluster={self.name}")
+        listed = {pod["metadata"]["name"] for pod in pods}
+        newest = max((int(pod["metadata"]["resourceVersion"]) for pod in pods), default=0)
+        until(
+            lambda: set(provider.pods()) == listed and provider._watch._newest >= newest,
+            f"the provider sees {listed} of version {newest}",
+        )
 
     def group(self, index: int = 0) -> dict[str, Any]:
         found: dict[str, Any] = self.admin.cluster(self.name)["spec"]["workerGroupSpecs"][index]
         return found
 
     def size(self, index: int = 0) -> tuple[Any, list[str]]:
-        """Returns the replicas of a group and the names that it tells the operator to delete."""
+        """Return the replicas of a group and the names that it tells the operator to delete."""
         group = self.group(index)
         return group.get("replicas"), (group.get("scaleStrategy") or {}).get("workersToDelete") or []
 

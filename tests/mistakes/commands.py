@@ -1,4 +1,4 @@
-"""Lists mistakes on the command line, with the files that they are about: HERE is their directory."""
+"""List mistakes on the command line, with the files that they are about: HERE is their directory."""
 
 from __future__ import annotations
 
@@ -52,6 +52,12 @@ FILES = {
     "aws_region.yaml": CLUSTER.replace("type: process", "type: aws, region: us-east-11"),
     "aws_secret.yaml": CLUSTER.replace(
         "type: process", "type: aws, region: us-east-1, aws_credentials: {aws_secret_access_key: hidden}"
+    ),
+    "slurm_time.yaml": CLUSTER.replace("type: process", "type: slurm").replace(
+        "CPU: 4}", "CPU: 4}\n    node_config: {partition: gpu, time: 4:00:00}"
+    ),
+    "slurm_extra.yaml": CLUSTER.replace("type: process", "type: slurm").replace(
+        "CPU: 4}", "CPU: 4}\n    node_config: {extra: [--array=0-3]}"
     ),
     "ray.yaml": RAY_CLUSTER,
     "ray_quantity.yaml": RAY_CLUSTER.replace("4Gi", "4Gigs"),
@@ -175,6 +181,20 @@ COMMANDS = [
         "key_typo.yaml:2",
         "max_worker",
         "max_workers",
+    ),
+    _of(
+        "plan_slurm_time",
+        "plan HERE/slurm_time.yaml --demand HERE/demand.yaml",
+        "slurm_time.yaml:10",
+        "node_config.time",
+        "quotes",
+    ),
+    _of(
+        "plan_slurm_extra",
+        "plan HERE/slurm_extra.yaml --demand HERE/demand.yaml",
+        "slurm_extra.yaml:10",
+        "--array",
+        "remove it",
     ),
     _of(
         "plan_wrong_type",
@@ -306,6 +326,8 @@ COMMANDS = [
     _of("watch_and_json", "tune ls HERE/run --watch --json", "--watch", "leave out --json"),
     _of("output_folder_missing", "tune ls HERE/run -o HERE/none/x.csv", "none/x.csv", "No such file"),
     _of("resume_of_nothing", "tune resume HERE/none", "none"),
+    _of("stop_of_nothing", "tune stop HERE/none", "none"),
+    _of("set_without_a_limit", "tune set HERE/none", "--cost-budget"),
     _of("compat_missing_file", "compat HERE/none.py", "none.py"),
     _of("compat_of_nothing", "compat", "name a script", "--experiment"),
     _of("compat_no_experiment", "compat --experiment HERE/other", "other has no results", "<storage_path>"),
@@ -345,6 +367,8 @@ COMMANDS = [
         "muster down",
     ),
     _of("sim_seed", "sim day --seed x", "--seed", "x"),
+    _of("tune_submit_time", "tune submit HERE/script.py --time soon", "time='soon'", "2:00:00"),
+    _of("tune_submit_no_script", "tune submit HERE/none.py", "none.py", "no such script"),
 ]
 
 
@@ -358,6 +382,6 @@ def write_files(folder: Path) -> None:
 
 
 def asked(folder: Path) -> list[tuple[str, str | list[str]]]:
-    """Returns a script that makes the experiment HERE/run, and the commands."""
+    """Return a script that makes the experiment HERE/run, and the commands."""
     words = [(each.name, [word.replace("HERE", str(folder)) for word in each.words]) for each in COMMANDS]
     return [("make", MAKE.replace("HERE", str(folder))), *words]

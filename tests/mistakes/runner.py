@@ -1,4 +1,4 @@
-"""Runs scripts and commands of users who err, several in one process; prints what each user would see.
+"""Run scripts and commands of users who err, several in one process; prints what each user would see.
 
 Started as a program with the path of a JSON list: [[name, source of a script, or words of a command], ...].
 A script runs as `__main__`, from a file and in a directory of its own; its traceback begins there.
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def captured():
-    """Catches what this process and its children write to the terminal."""
+    """Catch what this process and its children write to the terminal."""
     sys.stdout.flush(), sys.stderr.flush()
     before = os.dup(1), os.dup(2)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -37,7 +37,7 @@ def captured():
 
 
 def run_script(path):
-    """Returns the traceback that Python would show; "" when the script ends well."""
+    """Return the traceback that Python would show; "" when the script ends well."""
     try:
         runpy.run_path(path, run_name="__main__")
     except BaseException as error:
@@ -49,7 +49,7 @@ def run_script(path):
 
 
 def run_command(words):
-    """Returns the exit code of `muster <words>`, and the traceback of what it did not catch."""
+    """Return the exit code of `muster <words>`, and the traceback of what it did not catch."""
     from muster.cli.main import main
 
     sys.argv = ["muster", *words]

@@ -1,7 +1,7 @@
-"""Lists mistakes in scripts: the script, and what the sentence that helps must contain.
+"""List mistakes in scripts: the script, and what the sentence that helps must contain.
 
 A script starts with PRELUDE. Most mistakes raise; some fail the trial (`TRIAL`: the last line of its error),
-and some let the run go on and are noted on the error stream once (`NOTE`).
+and some let the run continue and are noted on the error stream once (`NOTE`).
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ OWN = [
         "from muster.tune.schedulers import ASHAScheduler\n"
         'asha = ASHAScheduler(metric="loss", mode="min")\n'
         'fit(tune_config=TuneConfig(metric="loss", mode="min", scheduler=asha))',
-        ("metric or mode of its own", "once"),
+        ("its own metric or mode", "once"),
     ),
     Mistake("resources_misspelt", 'tune.with_resources(train, {"gpus": 1})', ("'gpus'", "'gpu'")),
     Mistake(
@@ -315,8 +315,8 @@ OWN = [
     Mistake(
         "report_by_keyword",
         "fit(lambda config: tune.report(loss=0.5))",
-        ("'loss'", "report({'loss': ...})"),
-        TRIAL,
+        ("report(loss=...)", "report({'loss': ...})"),
+        NOTE,
     ),
     Mistake(
         "run_with_failed_trials",
@@ -347,7 +347,7 @@ OWN = [
         "tune.run(train, name='run', storage_path=os.getcwd(), verbose=0, num_samples=2).best_config",
         ("best_config", "metric", "mode"),
     ),
-    Mistake("old_checkpoint", "tune.Checkpoint.from_dict({'a': 1})", ("from_dict", "from_directory")),
+    Mistake("old_checkpoint", "tune.Checkpoint.from_dict({'a': 1})", ("from_dict", "from_directory"), NOTE),
     Mistake("trainer_of_ray", "from muster.train import ScalingConfig", ("ScalingConfig", "ray")),
     Mistake("result_beyond_the_last", "fit()[10]", ("result 10", "1 in all")),
     Mistake(
@@ -484,6 +484,28 @@ WILD = [
         'tune.with_resources(train({}), {"cpu": 1})',
         ("with_resources", "did you call it?"),
     ),
+    Mistake("workers_of_a_call", "tune.with_workers(train({}), 2)", ("with_workers", "did you call it?")),
+    Mistake(
+        "workers_of_a_class",
+        "class Net(tune.Trainable): ...\ntune.with_workers(Net, 2)",
+        ("Net is a class", "pass a function"),
+    ),
+    Mistake("no_workers", "tune.with_workers(train, 0)", ("workers=0", "positive")),
+    Mistake(
+        "workers_with_resources",
+        'tune.with_workers(tune.with_resources(train, {"cpu": 1}), 2)',
+        ("resources already", "resources_per_worker"),
+    ),
+    Mistake(
+        "rank_that_fails",
+        """def train(config):
+    if __import__("os").environ["RANK"] == "1":
+        raise ValueError("an error of a rank")
+    __import__("time").sleep(60)
+fit(tune.with_workers(train, 2, {"cpu": 0.1}))""",
+        ("rank 1 of 2 failed: ValueError: an error of a rank",),
+        TRIAL,
+    ),
     Mistake("too_many_arguments", 'Tuner(train, {"x": 1}, RUN)', ("too many positional", "param_space=...")),
     Mistake("no_samples", "fit(tune_config=TuneConfig(num_samples=0))", ("num_samples=0", "above 0", "-1")),
     Mistake("no_samples_of_run", "tune.run(train, num_samples=0)", ("num_samples=0", "above 0", "-1")),
@@ -502,8 +524,8 @@ WILD = [
     Mistake(
         "session_report_by_keyword",
         "from muster.air import session\nfit(lambda config: session.report(loss=0.5))",
-        ("'loss'", "report({'loss': ...})"),
-        TRIAL,
+        ("report(loss=...)", "report({'loss': ...})"),
+        NOTE,
     ),
     Mistake(
         "checkpoint_by_position",
@@ -609,5 +631,74 @@ WILD = [
         "MLflowLoggerCallback(tracking_uri='mlruns')",
         ("tracking_uri='mlruns'", "sqlite:///mlflow.db", "MLFLOW_ALLOW_FILE_STORE=true"),
     ),
+    Mistake(
+        "slurm_without_sbatch",
+        "os.environ['PATH'] = ''\nfit(run_config=RunConfig(storage_path=os.getcwd(), engine='slurm'))",
+        ("sbatch", "not on this computer", "login node"),
+    ),
+    Mistake(
+        "slurm_time_as_words",
+        "tune.SlurmConfig(time='two hours')",
+        ("SlurmConfig(time='two hours')", "2:00:00"),
+    ),
+    Mistake(
+        "slurm_option_that_is_ours",
+        "tune.SlurmConfig(extra=['--array=0-9'])",
+        ("SlurmConfig(extra=", "--array"),
+    ),
+    Mistake(
+        "slurm_memory_without_unit",
+        "tune.SlurmConfig(pilot_memory='lots')",
+        ("pilot_memory='lots'", "16G"),
+    ),
 ]
-MISTAKES = [*LISTED, *OWN, *WILD]
+X = '{"x": tune.uniform(0, 1)}'
+OF_COMMANDS = [
+    Mistake(
+        "command_placeholder_typo",
+        'fit(tune.command("echo {learning}"), param_space={"learning_rate": tune.uniform(0, 1)})',
+        ("{learning}", "search space", "learning_rate"),
+    ),
+    Mistake("command_ignores_key", f'fit(tune.command("echo"), param_space={X})', ("x", "{x}", "{args}")),
+    Mistake("command_not_on_path", f'fit(tune.command("ech0 {{x}}"), param_space={X})', ("ech0", "PATH")),
+    Mistake(
+        "command_script_missing",
+        f'fit(tune.command("python trian.py {{x}}"), param_space={X})',
+        ("trian.py", "not found", "cwd="),
+    ),
+    Mistake("command_bad_pattern", 'tune.command("echo", report="regex:(")', ("regex:(", "(?P<loss>")),
+    Mistake(
+        "command_unknown_way", 'tune.command("echo", report="tensorbord:x")', ("tensorbord", "tensorboard")
+    ),
+    Mistake("command_open_quote", 'tune.command("echo \'x")', ("echo 'x", "quotes")),
+    Mistake("command_args_style", 'tune.command("echo", args="hydra+++")', ("hydra+++", "hydra++")),
+    Mistake("command_signal", 'tune.command("echo", stop_signal="TERM")', ("TERM", "SIGTERM")),
+    Mistake(
+        "command_flag_inside_a_word",
+        f'fit(tune.command("echo --x={{x:--x}}"), param_space={X})',
+        ("{x:--x}", "alone", "spaces"),
+    ),
+    Mistake(
+        "command_macro_of_a_sweep",
+        f'fit(tune.command("python ${{program}} {{x}}"), param_space={X})',
+        ("${program}", "sweep", "program itself"),
+    ),
+    Mistake(
+        "command_quotes_in_a_shell",
+        f"fit(tune.command(\"echo '{{x}}'\", shell=True), param_space={X})",
+        ("{x}", "quotes", "muster quotes"),
+    ),
+    Mistake(
+        "command_without_a_named_value",
+        'fit(tune.command("echo", report="text"))',
+        ("text", "metric", "also="),
+    ),
+    Mistake(
+        "command_fails",
+        'fit(tune.command("echo lost >&2; exit 3", shell=True))',
+        ("exit code 3", "output.log"),
+        TRIAL,
+    ),
+]
+
+MISTAKES = [*LISTED, *OWN, *WILD, *OF_COMMANDS]

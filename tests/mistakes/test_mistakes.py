@@ -22,7 +22,7 @@ RUNNER = Path(__file__).with_name("runner.py")
 
 
 def run(home: Path, tasks: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Runs all of them in one process, as one user after another; returns what each saw, by name."""
+    """Run all of them in one process, as one user after another; returns what each saw, by name."""
     (home / "asked.json").write_text(json.dumps(tasks), encoding="utf-8")
     words = [sys.executable, str(RUNNER), str(home / "asked.json"), str(home / "seen.json")]
     package = str(Path(muster.__file__).parents[1])
@@ -49,7 +49,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def shown(mistake: Mistake, seen: dict[str, Any], home: Path) -> str:
-    """Returns what the user reads: the traceback, the trial's error, or the note that has all the words."""
+    """Return what the user reads: the traceback, the trial's error, or the note that has all the words."""
     if mistake.how == TRIAL:
         return "".join(path.read_text() for path in (home / mistake.name).glob("run/*/error.txt"))
     if mistake.how == NOTE:

@@ -17,7 +17,7 @@ def kept_rows() -> set[tuple[str, str]]:
 
 
 def asserted_rows(tests: Path) -> list[tuple[str, re.Pattern[str]]]:
-    """Returns the rows that tests name; a field of an f-string stands for any text."""
+    """Return the rows that tests name; a field of an f-string stands for any text."""
     calls = {call for file in tests.rglob("*.py") for call in CALL.findall(file.read_text(encoding="utf-8"))}
     return [(name, re.compile(".+".join(map(re.escape, re.split(r"\{.*?\}", row))))) for name, row in calls]
 

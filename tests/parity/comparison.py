@@ -1,4 +1,4 @@
-"""Compares two outcomes of the same scenarios value by value, with a list of deliberate differences.
+"""Compare two outcomes of the same scenarios value by value, with a list of deliberate differences.
 
 A key of DELIBERATE is a pattern of places `scenario/part/...`; every difference must match one, and every
 pattern must match a difference: what is not needed any more has to go.
@@ -29,7 +29,7 @@ DELIBERATE = {
     r"hooks//(1|10)/2": "a trial that has started is RUNNING when callbacks hear of it",
     r"fail_fast/raise": "the user's own exception, not one of Ray Core around it",
     r"(retries|too_many_failures)/trials/0/(rows|result\.json|progress\.csv/rows)": (
-        "results after the checkpoint that a retry goes on from are replaced; Ray has them twice"
+        "results after the checkpoint that a retry continues from are replaced; Ray has them twice"
     ),
     r"restored/resume_errored/trials/0/progress\.csv/rows/\d": "Ray writes rows that do not fit its header",
     r"restored/resume_errored/trials/0/(files|error\.txt)": "resumed, it ended well: no error is left",
@@ -60,7 +60,7 @@ DELIBERATE = {
 
 
 def recorded() -> dict:
-    """Returns what Ray did: every scenario, and the versions it was recorded with."""
+    """Return what Ray did: every scenario, and the versions it was recorded with."""
     found: dict = {}
     for path in RECORDINGS:
         found |= json.loads(path.read_text(encoding="utf-8"))
@@ -70,12 +70,13 @@ def recorded() -> dict:
 def play(
     system: str, interpreter: str, out: Path, *scenarios: str, engine: str = "", with_costly: bool = False
 ) -> dict:
-    """Returns what every scenario leaves behind, in a process of its own; of ours also on a Ray there."""
+    """Return what every scenario leaves behind, in a separate process; of ours also on a Ray there."""
     settings = {
         "PARITY_SYSTEM": system,
         "PARITY_ENGINE": engine,
         "PARITY_COSTLY": str(int(with_costly)),
         "PYTHONWARNINGS": "ignore",
+        "MUSTER_OLDER_API": "0",  # today's Ray refuses what older versions had
     }
     command = [interpreter, str(HERE / "scenarios" / "play.py"), str(out), *scenarios]
     done = subprocess.run(
@@ -91,7 +92,7 @@ def play(
 
 
 def differences(theirs: object, ours: object, place: str = "") -> dict[str, tuple[object, object]]:
-    """Returns place -> (Ray's value, ours); lists of the same length and dicts are compared part by part."""
+    """Return place -> (Ray's value, ours); lists of the same length and dicts are compared part by part."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = list(dict.fromkeys([*theirs, *ours]))
         parts = [(key, theirs.get(key, "(nothing)"), ours.get(key, "(nothing)")) for key in keys]
@@ -106,7 +107,7 @@ def differences(theirs: object, ours: object, place: str = "") -> dict[str, tupl
 
 
 def unexpected(found: dict) -> dict[str, tuple[object, object]]:
-    """Returns the differences to the recording that nobody gave a reason for."""
+    """Return the differences to the recording that nobody gave a reason for."""
     theirs = recorded()
     everything = {
         place: values
@@ -118,11 +119,11 @@ def unexpected(found: dict) -> dict[str, tuple[object, object]]:
 
 
 def reason(place: str) -> str | None:
-    """Returns the pattern that makes a difference at this place a deliberate one."""
+    """Return the pattern that makes a difference at this place a deliberate one."""
     return next((pattern for pattern in DELIBERATE if re.fullmatch(pattern, place)), None)
 
 
 def ray_interpreter() -> str | None:
-    """Returns a Python with Ray Tune: named by MUSTER_RAY_PYTHON, where "1" means this one."""
+    """Return a Python with Ray Tune: named by MUSTER_RAY_PYTHON, where "1" means this one."""
     named = os.environ.get("MUSTER_RAY_PYTHON")
     return sys.executable if named == "1" else named

@@ -1,4 +1,4 @@
-"""Lists what Ray Tune 2.60 offers and muster does not, each with the reason; for test_public_surface.py.
+"""List what Ray Tune 2.60 offers and muster does not, each with the reason; for test_public_surface.py.
 
 A key is a module (and everything below it), `module:name`, or `Name.member` of a class.
 An entry that is not needed any more fails the test, so the list only shrinks.
@@ -39,7 +39,6 @@ MODULES = {
     "ray.tune.trainable.trainable_fn_utils": _INTERNAL,
     "ray.tune.utils.callback": _INTERNAL,
     "ray.tune.utils.file_transfer": _INTERNAL,
-    "ray.tune.utils.log": "what is shown is chosen by RunConfig(verbose=...)",
     "ray.tune.utils.mock": _RAY_TESTS,
     "ray.tune.utils.object_cache": _INTERNAL,
     "ray.tune.utils.release_test_util": _RAY_TESTS,
@@ -83,7 +82,6 @@ NAMES = {
     "ray.tune.search.searcher:ConcurrencyLimiter": "import it from muster.tune.search",
     "ray.tune.search.variant_generator:RecursiveDependencyError": "raised by us only",
     "ray.tune.search.variant_generator:assign_value": _INTERNAL,
-    "ray.tune.search.variant_generator:parse_spec_vars": _INTERNAL,
     "ray.tune.utils:UtilMonitor": _INTERNAL,
     "ray.tune.utils:_detect_config_single": _INTERNAL,
     "ray.tune.utils.util:Tee": _INTERNAL,
@@ -140,10 +138,6 @@ MEMBERS = {
     },
     "JupyterNotebookReporter.display": "`report` shows the HTML that `html` gives",
     "JupyterNotebookReporter.output_queue": _RAY_CORE,
-    **{
-        f"{kind}.default_sampler_cls": "`default_sampler` makes one"
-        for kind in ("Categorical", "Domain", "Float", "Function", "Integer")
-    },
     "JsonLoggerCallback.update_config": "the files hold the config a trial was started with",
     "MLflowLoggerCallback.setup": "called with keywords only, like every hook",
     "PlacementGroupFactory.to_placement_group": _RAY_CORE,

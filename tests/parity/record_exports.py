@@ -1,4 +1,4 @@
-"""Writes ray_exports.json: the names that Ray Tune 2.60 offers, and the parameters of its public callables.
+"""Write ray_exports.json: the names that Ray Tune 2.60 offers, and the parameters of its public callables.
 
 Run it with an interpreter that has ray[tune]==2.60.0: `python tests/parity/record_exports.py`. Ray is read
 from outside only: module names, public names, signatures. No source is read.
@@ -31,7 +31,7 @@ def modules():
 
 
 def public_names(module):
-    """Returns what the module exports; without such a list: what it defines, and its constants."""
+    """Return what the module exports; without such a list: what it defines, and its constants."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return sorted(listed)
@@ -58,7 +58,7 @@ def described(value):
 
 
 def methods(kind):
-    """Returns public methods that Ray itself defines, with their parameters; properties have none."""
+    """Return public methods that Ray itself defines, with their parameters; properties have none."""
     found = {}
     for name in dir(kind):
         if name.startswith("_"):
@@ -72,7 +72,7 @@ def methods(kind):
 
 
 def parameters(value):
-    """Returns parameters as in a `def`; a default that is no literal is shown as the name of its type."""
+    """Return parameters as in a `def`; a default that is not a literal is shown as the name of its type."""
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):

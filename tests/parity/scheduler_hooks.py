@@ -1,4 +1,4 @@
-"""Makes the same calls of scheduler hooks under Ray Tune and muster: decisions, choices, debug strings.
+"""Make the same calls of scheduler hooks under Ray Tune and muster: decisions, choices, debug strings.
 
 PARITY_SYSTEM=ray python tests/parity/scheduler_hooks.py tests/parity/recorded/ray_hooks.json
 
@@ -19,7 +19,7 @@ SEEDS = range(12)
 
 
 class FakeTrial:
-    """A FakeTrial has what a scheduler reads."""
+    """Has what a scheduler reads."""
 
     def __init__(self, trial_id):
         self.trial_id, self.status, self.is_saving = trial_id, "PENDING", False
@@ -48,7 +48,7 @@ class FakeSearch:
 
 
 class FakeController:
-    """A FakeController carries everything out at once."""
+    """Carries everything out at once."""
 
     def __init__(self, scheduler, count):
         self.scheduler, self.search_alg, self.trials = scheduler, FakeSearch(), []
@@ -86,7 +86,7 @@ class FakeController:
 
 
 def halvings(kind, seed):
-    """Runs some workers, one report at a time, until nothing can be chosen."""
+    """Run some workers, one report at a time, until nothing can be chosen."""
     draw = random.Random(seed)
     max_t, eta = draw.choice([(9, 3), (8, 2), (27, 3), (10, 4)])
     mode, stop_last = draw.choice(["min", "max"]), draw.random() < 0.7
@@ -118,7 +118,7 @@ def _sorted_statuses(debug_string):
 
 
 def medians(kind, seed):
-    """Runs trials at different times, some of which end by themselves."""
+    """Run trials at different times, some of which end by themselves."""
     draw = random.Random(seed)
     scheduler = kind(
         time_attr="training_iteration",

@@ -1,4 +1,4 @@
-"""Compares Ray's public surface, as recorded, with ours: names and parameters.
+"""Compare Ray's public surface, as recorded, with ours: names and parameters.
 
 Read by tests/tune/test_public_surface.py. `record_exports.py` made the recording.
 """
@@ -9,13 +9,14 @@ import ast
 import importlib
 import inspect
 import json
+from enum import EnumMeta
 from pathlib import Path
 
 RECORDING = Path(__file__).with_name("ray_exports.json")
 
 
 def recorded() -> dict[str, dict[str, dict]]:
-    """Returns Ray's module -> public name -> kind, parameters and methods."""
+    """Return Ray's module -> public name -> kind, parameters and methods."""
     return json.loads(RECORDING.read_text(encoding="utf-8"))["modules"]
 
 
@@ -24,7 +25,7 @@ def our_name(module: str) -> str:
 
 
 def differences(module: str, names: dict[str, dict]) -> dict[str, str]:
-    """Returns `module`, `module:name` or `module:name.member` -> what is missing or incompatible."""
+    """Return `module`, `module:name` or `module:name.member` -> what is missing or incompatible."""
     try:
         ours = importlib.import_module(our_name(module))
     except ImportError as error:
@@ -81,8 +82,8 @@ def _own_attributes(kind: object) -> set[str]:
 
 
 def incompatible(theirs: str | None, ours: object) -> str | None:
-    """Returns why a call that Ray accepts would not do the same here; None when every such call works."""
-    if theirs is None:
+    """Return why a call that Ray accepts would not do the same here; None when every such call works."""
+    if theirs is None or isinstance(ours, EnumMeta):  # each Python has its own signature of an Enum
         return None
     try:
         parameters = inspect.signature(ours).parameters  # type: ignore[arg-type]

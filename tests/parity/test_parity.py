@@ -1,4 +1,4 @@
-"""Runs the same scripts under Ray Tune 2.60 and under muster: results, files and ResultGrid are compared.
+"""Run the same scripts under Ray Tune 2.60 and under muster: results, files and ResultGrid are compared.
 
 Ray's side is recorded, so that the comparison always runs. With MUSTER_RAY_PYTHON=<a Python that has
 ray[tune]==2.60.0 and Optuna> (`make parity`) the recording itself is checked against a live Ray, and the

@@ -1,4 +1,4 @@
-"""Checks that a program that imports Ray's own SDK reaches our autoscaler, without a change."""
+"""Check that a program that imports Ray's own SDK reaches our autoscaler, without a change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Ray's own AWS provider under our adapter, against an AWS in this process (moto): the file is completed,
-machines are bought, and a stopped one is started again under its old id.
+machines are launched, and a stopped one is started again under its old id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that HyperBand, its BOHB form and median stopping answer hooks as Ray Tune's do, call by call."""
+"""Check that HyperBand, its BOHB form and median stopping answer hooks as Ray Tune's do, call by call."""
 
 from __future__ import annotations
 

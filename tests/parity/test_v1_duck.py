@@ -1,4 +1,4 @@
-"""Checks that a class derived from Ray's own NodeProvider runs unchanged under our adapter.
+"""Check that a class derived from Ray's own NodeProvider runs unchanged under our adapter.
 
 Ray is run here as it is installed; the product itself never imports ray.autoscaler.
 """
@@ -30,7 +30,7 @@ lock = threading.RLock()
 
 
 class RayStyleProvider(node_provider.NodeProvider):
-    """A RayStyleProvider has only what Ray requires of a provider."""
+    """Has only what Ray requires of a provider."""
 
     def __init__(self, provider_config, cluster_name):
         super().__init__(provider_config, cluster_name)

@@ -1,4 +1,4 @@
-"""Provides the path of the project, for tests about the project itself."""
+"""Provide the path of the project, for tests about the project itself."""
 
 from __future__ import annotations
 

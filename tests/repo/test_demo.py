@@ -63,7 +63,7 @@ def test_a_monitor_that_recorded_nothing_gives_no_empty_plot(picture, tmp_path: 
     assert not (tmp_path / "out.png").exists()
 
 
-# The demo as it is, but for its head: it starts a process of its own, and never says that it is ready.
+# The demo as it is, but for its head: it starts a separate process, and never says that it is ready.
 SLOW_HEAD = """
 import runpy, sys
 from muster.providers.process import launch_queue

@@ -15,7 +15,7 @@ from muster.config.schema import ClusterConfig
 
 ROOT = check_docs.ROOT
 PAGES = [*check_docs.pages(ROOT), ROOT / "bench" / "README.md"]
-# A path with at least one folder that is no part of a web address or of an absolute path.
+# A path with at least one folder that is not a part of a web address or of an absolute path.
 FILE = re.compile(r"(?<![\w./~$*<>-])((?:\.\./)*[\w-][\w.-]*/[\w./-]*\.(?:py|md|ya?ml|toml))\b")
 BASES = ("", "src/muster", "tests", "bench", "docs")
 DOTTED = re.compile(r"(?<![\w./-])muster((?:\.\w+)+)(?![\w/])")
@@ -23,23 +23,27 @@ TARGET = re.compile(r"`make ([a-z][a-z-]*)")
 CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z]*)+)\b")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Classes of other libraries.
-FOREIGN = {"CmaEsSampler", "GPSampler", "ResourceDemandScheduler"}
+FOREIGN = {
+    *("CmaEsSampler", "GPSampler", "ResourceDemandScheduler"),
+    "RegisterAsNodeAddress",  # a value of KubeRay's
+    *("AutoMLP", "HyperTuning", "PipelineTuner", "RayTrainable"),  # of libraries that were tried
+}
 
 
 def missing_files(text: str, page: Path) -> list[str]:
-    """Returns the paths in a text that exist neither beside the page nor below one of the BASES."""
+    """Return the paths in a text that exist neither beside the page nor below one of the BASES."""
     folders = (page.parent, *(ROOT / base for base in BASES))
     return [name for name in FILE.findall(text) if not any((folder / name).exists() for folder in folders)]
 
 
 def missing_modules(text: str) -> list[str]:
-    """Returns dotted names below `muster` that are no module, attribute, cluster key or logger."""
+    """Return dotted names below `muster` that are not module, attribute, cluster key or logger."""
     names = [f"muster{rest}" for rest in DOTTED.findall(text)]
     return [name for name in names if not (_is_code(name) or _is_key(name) or _is_quoted(name))]
 
 
 def missing_imports(text: str) -> list[str]:
-    """Returns the names that Python blocks import from muster and that do not exist."""
+    """Return the names that Python blocks import from muster and that do not exist."""
     missing = []
     for block in BLOCK.findall(text):
         for node in ast.walk(ast.parse(block)):
@@ -50,12 +54,12 @@ def missing_imports(text: str) -> list[str]:
 
 
 def missing_classes(text: str, known: set[str]) -> list[str]:
-    """Returns names in backticks that look like classes and occur nowhere in the source."""
+    """Return names in backticks that look like classes and occur nowhere in the source."""
     return [name for name in CLASS.findall(text) if name not in known]
 
 
 def missing_targets(text: str) -> list[str]:
-    """Returns the targets of `make` that the Makefile does not have."""
+    """Return the targets of `make` that the Makefile does not have."""
     known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     return [name for name in TARGET.findall(text) if name not in known]
 
@@ -65,7 +69,7 @@ def _is_code(name: str) -> bool:
     for end in range(len(parts), 0, -1):
         try:
             found = importlib.import_module(".".join(parts[:end]))
-        except ModuleNotFoundError as error:
+        except ImportError as error:  # muster.as_ray refuses where Ray is imported
             if (error.name or "").split(".")[0] == "muster":
                 continue
             return True  # the module is there, the library that it adapts is not
@@ -80,7 +84,7 @@ def _is_code(name: str) -> bool:
 
 
 def _is_key(name: str) -> bool:
-    """Returns whether the name is a key of the cluster file, which has a section `muster`."""
+    """Return whether the name is a key of the cluster file, which has a section `muster`."""
     info = inspect.type_info(ClusterConfig)
     for part in name.split("."):
         kinds = info.types if isinstance(info, inspect.UnionType) else (info,)

@@ -32,20 +32,24 @@ PAGES = {
     "provider": "docs/providers.md",
     "tune": "docs/tune-cli.md",
     "compat": "docs/compat.md",
+    "report": "docs/commands.md",
+    "as-ray": "docs/compat.md",
 }
+QUOTED = re.compile(r"'[^']*'")
 COMMAND = re.compile(r"(?:^|`|\$ )muster ([a-z][^`\n]*)", re.MULTILINE)
 
 
-def commands(command=cli, path=""):
-    """Yields the words of every visible command, and the command."""
-    if not isinstance(command, click.Group):
+def commands(command=cli, path="", *, groups=False):
+    """Yield the words of every visible command, and the command; with `groups`, also those of groups."""
+    if groups or not isinstance(command, click.Group):
         yield path.strip(), command
+    if not isinstance(command, click.Group):
         return
     context = click.Context(command)
     for name in command.list_commands(context):
         inner = command.get_command(context, name)
         if not inner.hidden:
-            yield from commands(inner, f"{path} {name}")
+            yield from commands(inner, f"{path} {name}", groups=groups)
 
 
 FOUND = dict(commands())
@@ -56,16 +60,33 @@ def options_of(command) -> list[str]:
 
 
 def unknown_options(text: str) -> list[str]:
-    """Returns the options in shown calls of `muster` that the command does not have."""
+    """Return the options in shown calls of `muster` that the command does not have."""
     unknown = []
     for line in COMMAND.findall(text):
-        call = line.partition("#")[0]
+        call = QUOTED.sub("", line.partition("#")[0]).partition(" -- ")[0]  # words of other commands
         name = next((" ".join(call.split()[:n]) for n in (2, 1) if " ".join(call.split()[:n]) in FOUND), None)
         if name is not None:
             known = {*options_of(FOUND[name]), "--help", "-h"}
             shown = re.findall(r"(?<=\s)--?[a-z][\w-]*", call)
             unknown += [f"muster {name} {option}" for option in shown if option not in known]
     return unknown
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands(groups=True)), ids=str)
+def test_every_help_has_examples_and_whole_summaries(name, command):
+    text = command.get_help(click.Context(command, info_name=f"muster {name}"))
+    summaries = text.partition("Options:")[2] if isinstance(command, click.Group) else ""
+    assert "Examples:" in text
+    assert [line for line in summaries.splitlines() if line.endswith("...")] == []
+
+
+def test_a_file_and_the_name_of_a_cluster_have_different_options():
+    options = [option for command in FOUND.values() for option in command.params]
+    is_file = {
+        name: {isinstance(each.type, click.Path) for each in options if name in each.opts}
+        for name in ("--cluster", "--cluster-name", "--cluster-file")
+    }
+    assert is_file == {"--cluster": {False}, "--cluster-name": {False}, "--cluster-file": {True}}
 
 
 @pytest.mark.parametrize("name", FOUND)

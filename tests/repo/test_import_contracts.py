@@ -54,7 +54,7 @@ def lint(config: Path, source: Path) -> str:
 
 @pytest.fixture(scope="module")
 def told(root, tmp_path_factory) -> str:
-    """Returns what import-linter reports about a copy of the source with all the wrong imports in it."""
+    """Return what import-linter reports about a copy of the source with all the wrong imports in it."""
     source = tmp_path_factory.mktemp("wrong")
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(root / "src" / "muster", source / "muster", ignore=ignore)

@@ -31,7 +31,7 @@ TASKS = {
 
 
 def rows(root) -> dict[str, list[str]]:
-    """Returns the rows of the map: what is looked for, and the files."""
+    """Return the rows of the map: what is looked for, and the files."""
     text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("## Where is ...?")[2].partition("\n## ")[0]
     found = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)

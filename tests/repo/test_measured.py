@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 
+from tests.tune.crash import test_kill, test_kill_on_ray
 from tools import measured
 
 
 def test_the_readme_shows_the_recorded_figures(root):
     text = (root / "README.md").read_text(encoding="utf-8")
     assert measured.written(text, json.loads(measured.RECORD.read_text(encoding="utf-8"))) == text
+
+
+def test_the_claims_of_the_readme_are_those_of_the_record_and_of_the_series(root):
+    text = (root / "README.md").read_text(encoding="utf-8")
+    figures = json.loads(measured.RECORD.read_text(encoding="utf-8"))["runs"]["tune"]["figures"]
+    ours, peer = figures["seconds.first_result"], figures["peer_seconds.first_result"]
+    claim = re.search(r"(\d+) times sooner.*?\| (\d+ ms) against (\S+ s) ", text)
+    assert claim is not None
+    assert claim.groups() == (f"{peer / ours:.0f}", measured.number(ours, "s"), f"{peer:.1f} s")
+    kills = 4 * len(test_kill.CELLS) + 2 * 10 + 2 * len(test_kill_on_ray.CELLS)
+    assert f"kills the driver {kills} times" in text
 
 
 def test_a_line_says_by_which_factor_ours_is_better_whichever_way_round():

@@ -1,4 +1,4 @@
-"""Checks the rules of tests/ray_clusters.py: how many heads, in which order, one error for a failed head."""
+"""Check the rules of tests/ray_clusters.py: how many heads, in which order, one error for a failed head."""
 
 from __future__ import annotations
 

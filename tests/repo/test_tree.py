@@ -15,16 +15,18 @@ from tools.tree import (
 )
 
 MAX_FILES_PER_FOLDER = 21  # `trials` has the most: its domain is one idea per file
-MAX_FILES = 600  # of src; lines have budgets per package in pyproject.toml
+MAX_FILES = (
+    680  # of src: 600, 25 at module paths of Ray (32), 55 of commands, ranks, Slurm and actions (31 to 34)
+)
 PART_OF_ITS_IMPORTER_BELOW = 120  # lines
 # Those of `remote` are kinds of runners or layers below one; the provider contract is three files by subject.
 # Of AWS, KubeRay, the page and the simulated EC2 it is the parts of a provider or a server, an idea each.
-MAX_LONE_FILES = 58
+MAX_LONE_FILES = 67  # 58; 9 of commands, Slurm, as_ray and the plots of the dashboard (31 to 34)
 MAX_CYCLES = 3
 # Names of Ray's that stand in one module for each framework.
 SHARED_NAMES = {"TuneReportCallback", "TuneReportCheckpointCallback"}
 # A short file that only its neighbour imports says one of these in its first line.
-REASONS = ("Runs in another process", "Imported lazily", "A layer of its own")
+REASONS = ("Run in another process", "Runs in another process", "Imported lazily", "A separate layer")
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_two_callers_share_one_temporary_copy_even_after_a_pickle(folder, tmp_pa
 
 @contextmanager
 def entering(lock_file: Path) -> Iterator[threading.Event]:
-    """Enters in a thread; yields an event that is set when the thread is in, and then lets it leave."""
+    """Enter in a thread; yield an event that is set when the thread is in, and then let it leave."""
     is_in, may_leave = threading.Event(), threading.Event()
 
     def enter() -> None:
@@ -137,7 +137,8 @@ def test_metadata_is_kept_in_the_directory(folder, remote):
     assert (folder / ".metadata.json").exists()
 
 
-def test_removed_names_explain_themselves(folder):
+def test_removed_names_explain_themselves(folder, monkeypatch):
+    monkeypatch.setenv("MUSTER_OLDER_API", "0")
     with pytest.raises(AttributeError, match="from_dict"):
         Checkpoint.from_dict({})
     with pytest.raises(AttributeError, match="to_dict"):
@@ -146,10 +147,23 @@ def test_removed_names_explain_themselves(folder):
         Checkpoint(folder).nonsense()
 
 
-def test_a_checkpoint_is_no_path(folder):
+def test_a_checkpoint_is_no_path(folder, monkeypatch):
+    monkeypatch.setenv("MUSTER_OLDER_API", "0")
     with pytest.raises(TypeError, match=r"checkpoint\.as_directory\(\)"):
         os.fspath(Checkpoint(folder))
     assert repr(Checkpoint(folder)) == f"Checkpoint(filesystem=local, path={folder})"
+
+
+def test_names_of_older_versions_work_and_warn(folder):
+    with pytest.warns(DeprecationWarning, match="from_directory"):
+        made = Checkpoint.from_dict({"step": 3})
+    with pytest.warns(DeprecationWarning, match="as_directory"):
+        assert made.to_dict() == {"step": 3}
+    for name in ("value", "dir_or_data", "local_path", "uri"):
+        with pytest.warns(DeprecationWarning, match=name):
+            assert getattr(Checkpoint(folder), name) == str(folder)
+    with pytest.warns(DeprecationWarning):
+        assert os.fspath(Checkpoint(folder)) == str(folder)
 
 
 def test_publishing_leaves_source_and_nothing_else(folder, tmp_path):

@@ -35,13 +35,32 @@ def test_links_to_files_and_directories_are_copied_as_what_they_lead_to(source, 
 
 @pytest.mark.parametrize(
     ("leads_to", "reason"),
-    [("nowhere", "leads nowhere"), ("..", "that it is in"), (".", "that it is in"), ("/", "that it is in")],
+    [
+        ("nowhere", "leads nowhere"),
+        ("..", "directory above"),
+        (".", "directory above"),
+        ("/", "directory above"),
+    ],
 )
 def test_a_link_that_leads_astray_is_named_and_nothing_is_left(source, tmp_path, leads_to, reason):
     (source / "inner" / "link").symlink_to(leads_to)
     with pytest.raises(OSError, match=f"checkpoint_000000.*{reason}"):
         publish_copy(str(source), str(tmp_path / "trial"), "checkpoint_000000")
     assert list((tmp_path / "trial").iterdir()) == []
+
+
+@pytest.mark.parametrize("saved", [".", ".."])
+def test_a_trial_that_saves_its_whole_directory_saves_no_checkpoint_again(source, tmp_path, saved):
+    trial = source / "trial"
+    (trial / "checkpoint_best").mkdir(parents=True)
+    (trial / "checkpoint_best" / "weights").write_text("2")
+    for number in range(3):
+        target = publish_copy(str(trial / saved), str(trial), f"checkpoint_{number:06d}")
+    kept = os.path.join(target, "" if saved == "." else "trial")
+    assert sorted(set(os.listdir(kept)) - {".muster_manifest.json"}) == ["checkpoint_best"]
+    assert os.listdir(os.path.join(kept, "checkpoint_best")) == ["weights"]
+    names = ["checkpoint_000000", "checkpoint_000001", "checkpoint_000002", "checkpoint_best"]
+    assert sorted(os.listdir(trial)) == names
 
 
 def test_a_checkpoint_without_files_is_kept_with_a_warning(tmp_path):
@@ -56,7 +75,7 @@ def test_links_that_lead_to_each_other_are_refused(source, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "next").symlink_to(tmp_path / other)
     (source / "link").symlink_to(tmp_path / "a")
-    with pytest.raises(OSError, match="that it is in"):
+    with pytest.raises(OSError, match="directory above"):
         publish_copy(str(source), str(tmp_path / "trial"), "checkpoint_000000")
 
 

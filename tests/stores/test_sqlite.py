@@ -142,6 +142,8 @@ def test_a_ledger_with_overwritten_pages_is_refused(path):
 
 def test_an_empty_file_becomes_a_ledger(path):
     path.touch()
+    with pytest.raises(LedgerCorrupt, match="nothing was written"):
+        open_history(path)
     with opened(path) as store:
         assert store.commit(0, plan(record("a"))) == 1
 

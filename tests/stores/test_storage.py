@@ -352,7 +352,7 @@ def test_a_flush_waits_until_everything_is_there(uploader, remote, here):
     assert (uploader.flush(10.0), remote.files()) == (True, ALL)
     written(here, trial__late=b"l")  # nobody said so: a flush looks at everything
     assert (uploader.close(10.0), remote.files()) == (True, [*ALL[:2], "trial/late", "trial/result"])
-    assert uploader.close() is False  # there is nobody to flush any more, and that is no error
+    assert uploader.close() is False  # there is nobody to flush any more, and that is not an error
 
 
 @pytest.mark.conformance("C-247")

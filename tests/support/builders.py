@@ -1,4 +1,4 @@
-"""Builds small values with sensible defaults for tests: name only what the test is about.
+"""Build small values with sensible defaults for tests: name only what the test is about.
 
 Every builder takes any field of the value it builds as a keyword; quantities are written as users write
 them (`{"CPU": 4}`). Called by tests only.
@@ -61,17 +61,17 @@ ONE_CPU: Quantities = {"CPU": 1}
 
 
 def amounts(quantities: Quantities | Resources) -> Resources:
-    """Returns quantities as users write them, or Resources as they are."""
+    """Return quantities as users write them, or Resources as they are."""
     return quantities if isinstance(quantities, Resources) else Resources.of(quantities)
 
 
 def node_type(name: str = "cpu", resources: Quantities | Resources = ONE_CPU, **changes: object) -> NodeType:
-    """Returns a type with room for 10 machines: `node_type("gpu", {"CPU": 8, "GPU": 1}, max_nodes=2)`."""
+    """Return a type with room for 10 machines: `node_type("gpu", {"CPU": 8, "GPU": 1}, max_nodes=2)`."""
     return replace(NodeType(name=name, resources=amounts(resources), max_nodes=10), **changes)
 
 
 def offer(of: NodeType | None = None, **changes: object) -> TypeOffer:
-    """Returns a type on sale, all of its maximum still free."""
+    """Return a type on sale, all of its maximum still free."""
     chosen = of or node_type()
     return replace(TypeOffer(node_type=chosen, room=chosen.most_nodes), **changes)
 
@@ -84,7 +84,7 @@ def pack_node(
     available: Quantities | Resources | None = None,
     **changes: object,
 ) -> PackNode:
-    """Returns a running, free node of a type (with its resources, labels and hash) or of a type name.
+    """Return a running, free node of a type (with its resources, labels and hash) or of a type name.
 
     A node that does not run has no idle time: give `state=InstanceState.ALLOCATED` and the like.
     """
@@ -104,24 +104,24 @@ def pack_node(
 def pack_nodes(
     count: int, of: NodeType | str = "cpu", prefix: str = "i-", **changes: object
 ) -> tuple[PackNode, ...]:
-    """Returns `count` equal nodes with keys i-1, i-2, ..."""
+    """Return `count` equal nodes with keys i-1, i-2, ..."""
     model = replace(pack_node("", of), **changes)
     return tuple(replace(model, key=f"{prefix}{index + 1}") for index in range(count))
 
 
 def pack_request(types: Iterable[NodeType | TypeOffer] = (), **changes: object) -> PackRequest:
-    """Returns a planning request for these types, with no nodes, no demand and no cluster-wide limit."""
+    """Return a planning request for these types, with no nodes, no demand and no cluster-wide limit."""
     offers = tuple(of if isinstance(of, TypeOffer) else offer(of) for of in types)
     return replace(PackRequest(now=NOW, nodes=(), offers=offers, max_nodes=None), **changes)
 
 
 def demand(shape: Quantities | Resources = ONE_CPU, count: int = 1, **changes: object) -> Demand:
-    """Returns `count` requests of one shape: `demand({"GPU": 1}, 4, selectors=(selector(zone="a"),))`."""
+    """Return `count` requests of one shape: `demand({"GPU": 1}, 4, selectors=(selector(zone="a"),))`."""
     return replace(Demand(shape=amounts(shape), count=count), **changes)
 
 
 def selector(**equal: str | tuple[str, ...]) -> Selector:
-    """Returns a selector that wants each label to have the value, or one of the values, given."""
+    """Return a selector that wants each label to have the value, or one of the values, given."""
     return tuple(
         LabelMatch(key, LabelOperator.IN, (value,) if isinstance(value, str) else value)
         for key, value in equal.items()
@@ -134,7 +134,7 @@ def gang(
     gang_id: str = "g-1",
     **changes: object,
 ) -> Gang:
-    """Returns a gang with one option of these bundles: `gang([{"CPU": 1}] * 3, Strategy.STRICT_SPREAD)`."""
+    """Return a gang with one option of these bundles: `gang([{"CPU": 1}] * 3, Strategy.STRICT_SPREAD)`."""
     option = tuple(bundle if isinstance(bundle, Demand) else demand(bundle) for bundle in bundles)
     return replace(Gang(gang_id=gang_id, strategy=strategy, options=(option,)), **changes)
 
@@ -147,7 +147,7 @@ def instance(
     details: str = "",
     **changes: object,
 ) -> Instance:
-    """Returns a record of type "cpu" that entered its state at `since`, without ids of machine and node."""
+    """Return a record of type "cpu" that entered its state at `since`, without ids of machine and node."""
     record = Instance(
         instance_id=InstanceId(instance_id),
         node_type="cpu",
@@ -158,19 +158,19 @@ def instance(
 
 
 def cloud_instance(cloud_id: str = "c-1", **changes: object) -> CloudInstance:
-    """Returns a running machine of type "cpu" as the provider lists it."""
+    """Return a running machine of type "cpu" as the provider lists it."""
     return replace(CloudInstance(cloud_id=CloudId(cloud_id), node_type="cpu"), **changes)
 
 
 def node_report(node_id: str = "n-1", **changes: object) -> NodeReport:
-    """Returns a running, free one-CPU node of type "cpu"; its machine is not set."""
+    """Return a running, free one-CPU node of type "cpu"; its machine is not set."""
     has = amounts(ONE_CPU)
     report = NodeReport(node_id=NodeId(node_id), node_type="cpu", total=has, available=has)
     return replace(report, **changes)
 
 
 def cluster_spec(types: Iterable[NodeType] = (), **changes: object) -> ClusterSpec:
-    """Returns a spec with these types, or one type "cpu" when none is given."""
+    """Return a spec with these types, or one type "cpu" when none is given."""
     chosen = tuple(types) or (node_type(),)
     return replace(ClusterSpec(node_types=chosen), **changes)
 
@@ -181,7 +181,7 @@ def snapshot(
     cloud: Iterable[CloudInstance] | None = (),
     **changes: object,
 ) -> Snapshot:
-    """Returns one tick's world with these records and machines; the runtime is not readable."""
+    """Return one tick's world with these records and machines; the runtime is not readable."""
     listed = None if cloud is None else {machine.cloud_id: machine for machine in cloud}
     world = Snapshot(
         tick_id="t-1",
@@ -198,7 +198,7 @@ NO_MEMORY = Memory()
 
 
 def record(name: str, *states: InstanceState, at: float = NOW, **changes: object) -> Instance:
-    """Returns a new record that went through these states, one second apart, with all it could need."""
+    """Return a new record that went through these states, one second apart, with all it could need."""
     steps = states or (InstanceState.QUEUED,)
     made = Instance(
         instance_id=InstanceId(name),
@@ -215,7 +215,7 @@ def record(name: str, *states: InstanceState, at: float = NOW, **changes: object
 def moved(
     known: Instance, *states: InstanceState, at: float = NOW, details: str = "", **changes: object
 ) -> Instance:
-    """Returns the same record after these further steps."""
+    """Return the same record after these further steps."""
     steps = tuple(StatusChange(s, at + k, details) for k, s in enumerate(states))
     return replace(known, state=states[-1], history=(*known.history, *steps), **changes)
 
@@ -231,7 +231,7 @@ def launch(name: str, **shape: int) -> Launch:
 
 
 def one_of_each() -> tuple[Action, ...]:
-    """Returns every kind of effect, in no special order."""
+    """Return every kind of effect, in no special order."""
     a, c = InstanceId("a"), CloudId("c-a")
     return (
         Terminate(request_id=RequestId("e-5"), cloud_ids=(c,), instance_ids=(a,)),
@@ -260,7 +260,7 @@ START = 1_700_000_000.0
 
 
 def created(trial_id: str = "a_00000", config: Mapping[str, Any] | None = None) -> TrialCreated:
-    """Returns the fact of a suggestion of the searcher."""
+    """Return the fact of a suggestion of the searcher."""
     chosen = {"lr": 0.5} if config is None else config
     return TrialCreated(
         trial_id=trial_id,
@@ -280,7 +280,7 @@ def started(trial_id: str = "a_00000", at: float = START + 1) -> TrialStarted:
 def reported(
     trial_id: str = "a_00000", iteration: int = 1, checkpoint: CheckpointRef | None = None, **metrics: object
 ) -> TrialReported:
-    """Returns the fact of a result with Ray's automatic keys that matter to stores."""
+    """Return the fact of a result with Ray's automatic keys that matter to stores."""
     result = {**metrics, "training_iteration": iteration, "trial_id": trial_id, "done": False}
     return TrialReported(trial_id=trial_id, at=START + 1 + iteration, result=result, checkpoint=checkpoint)
 
@@ -294,7 +294,7 @@ def exited(trial_id: str = "a_00000", failure: TrialFailure | None = None) -> Tr
 
 
 def failed(trial_id: str = "a_00000") -> TrialExited:
-    """Returns the fact of a trial whose code raised."""
+    """Return the fact of a trial whose code raised."""
     failure = TrialFailure(
         kind=TrialFailureKind.USER_ERROR, message="boom", traceback="line 1\nline 2", exception=b"\x80\x04N."
     )

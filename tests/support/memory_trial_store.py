@@ -1,4 +1,4 @@
-"""Keeps the facts of an experiment without a file, for the simulator and for crash tests.
+"""Keep the facts of an experiment without a file, for the simulator and for crash tests.
 
 The store keeps bytes, not objects, so that `load` returns exactly what the SQLite store would return.
 """
@@ -15,7 +15,7 @@ from muster.trials.ports import SavedExperiment
 
 
 class MemoryTrialStore:
-    """A MemoryTrialStore lives as long as the object; `copy` is what a crash right now would leave."""
+    """Lives as long as the object; `copy` is what a crash right now would leave."""
 
     def __init__(self, *, root: str = "/experiment", trust_pickles: bool = True) -> None:
         self._place = ExperimentLocation(root)
@@ -59,14 +59,14 @@ class MemoryTrialStore:
         )
 
     def copy(self) -> MemoryTrialStore:
-        """Returns an independent store in the same state."""
+        """Return an independent store in the same state."""
         other = MemoryTrialStore.__new__(MemoryTrialStore)
         other.__dict__.update(self.__dict__)
         other._batches = list(self._batches)
         return other
 
     def sync(self) -> None:
-        """Does nothing: memory has no disk."""
+        """Do nothing: memory has no disk."""
 
     def close(self) -> None:
-        """Does nothing; `load` still works, as after a restart."""
+        """Do nothing; `load` still works, as after a restart."""

@@ -1,6 +1,6 @@
-"""Runs a real Ray cluster for tests: a head without Ray's autoscaler, and workers; ended by process id.
+"""Run a real Ray cluster for tests: a head without Ray's autoscaler, and workers; ended by process id.
 
-Nothing of another Ray on the machine is touched: free ports, a token and a temporary directory of its own.
+Nothing of another Ray on the machine is touched: free ports, a token and its own temporary directory.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class RayDidNotStart(RuntimeError):
 
 
 class RayNode:
-    """A RayNode is one `ray start --block` with everything it started, in a process group of its own."""
+    """One `ray start --block` with everything it started, in a process group of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes], cloud_id: str) -> None:
         self.process, self.cloud_id = process, cloud_id
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Ends the whole group."""
+        """End the whole group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
         if number == signal.SIGKILL:
@@ -64,7 +64,7 @@ class RayNode:
 
 
 class RayCluster:
-    """A RayCluster is a context manager; drivers and tools connect with `environment()`."""
+    """A context manager; drivers and tools connect with `environment()`."""
 
     def __init__(
         self, resources: Mapping[str, float] | None = None, labels: Mapping[str, str] | None = None
@@ -108,7 +108,7 @@ class RayCluster:
         return False
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment for tools and drivers of this cluster."""
+        """Return the environment for tools and drivers of this cluster."""
         return {**AUTH, "RAY_ADDRESS": self.address}
 
     def add_worker(
@@ -120,7 +120,7 @@ class RayCluster:
         labels: Mapping[str, str] | None = None,
         hides: Path | None = None,
     ) -> RayNode:
-        """Returns when the worker's process runs; it joins some seconds later.
+        """Return when the worker's process runs; it joins some seconds later.
 
         `hides`: a directory that is empty on this node, as on another computer (Linux, root).
         """
@@ -163,13 +163,13 @@ class RayCluster:
 
 
 def _hiding(directory: Path) -> list[str]:
-    """Returns the prefix of a command that shall see an empty directory there."""
+    """Return the prefix of a command that shall see an empty directory there."""
     mount = 'mount -t tmpfs none "$0" && exec "$@"'
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, str(directory)]
 
 
 def can_hide() -> bool:
-    """Returns whether nodes can be made to see fewer files than this process."""
+    """Return whether nodes can be made to see fewer files than this process."""
     try:
         return (
             subprocess.run([*_hiding(Path("/mnt")), "true"], capture_output=True, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Provides trainables that behave, and some that do not, for tests of engines."""
+"""Provide trainables that behave, and some that do not, for tests of engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Config = dict[str, Any]
 
 
 def counts(config: Config) -> None:
-    """Reports `steps` times."""
+    """Report `steps` times."""
     for step in range(config.get("steps", 3)):
         report({"step": step})
 
@@ -49,7 +49,7 @@ def fails_deep(config: Config) -> None:
 
 
 def waits(config: Config) -> None:
-    """Reports once, then works without end; `flag` appears when it has begun to."""
+    """Report once, then works without end; `flag` appears when it has begun to."""
     report({"pid": os.getpid()})
     if "flag" in config:
         Path(config["flag"]).touch()
@@ -63,7 +63,7 @@ def ignores_sigterm(config: Config) -> None:
 
 
 def leaves(config: Config) -> None:
-    """Calls os._exit without a report."""
+    """Call os._exit without a report."""
     report({"step": 0})
     os._exit(3)
 
@@ -87,7 +87,7 @@ def prints_much(config: Config) -> None:
 
 
 def forks(config: Config) -> None:
-    """Leaves two children behind: one forked, one started."""
+    """Leave two children behind: one forked, one started."""
     pid = os.fork()
     if pid == 0:
         while True:
@@ -97,7 +97,7 @@ def forks(config: Config) -> None:
 
 
 def leaves_its_session(config: Config) -> None:
-    """Leaves a child in a session of its own, and one whose parent has ended."""
+    """Leave a child in a separate session, and one whose parent has ended."""
     code = (
         "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid)"
     )
@@ -108,7 +108,7 @@ def leaves_its_session(config: Config) -> None:
 
 
 def reports_in_a_fork(config: Config) -> None:
-    """Does what a fork of the trial may not do; the exit code shows what happened."""
+    """Report in a fork, then the exit code of the fork."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -116,7 +116,7 @@ def reports_in_a_fork(config: Config) -> None:
         except RuntimeError:
             os._exit(7)
         os._exit(0)
-    report({"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
+    report({"step": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
 
 
 def reports_odd_numbers(config: Config) -> None:
@@ -124,7 +124,7 @@ def reports_odd_numbers(config: Config) -> None:
 
 
 class Point:
-    """A Point is an object that only pickle can send."""
+    """An object that only pickle can send."""
 
     def __init__(self, x: float) -> None:
         self.x = x
@@ -150,7 +150,7 @@ def reports_from_thread(config: Config) -> None:
 
 
 def saves(config: Config) -> None:
-    """Resumes from its checkpoint, and saves one at every report."""
+    """Resume from its checkpoint, and save one at every report."""
     start = 0
     if (checkpoint := get_checkpoint()) is not None:
         with checkpoint.as_directory() as path:
@@ -162,14 +162,14 @@ def saves(config: Config) -> None:
 
 
 def counts_calls(config: Config) -> None:
-    """Reports how many trials this process has served: module state shows whether it is fresh."""
+    """Report how many trials this process has served: module state shows whether it is fresh."""
     calls = globals().setdefault("_calls", [0])
     calls[0] += 1
     report({"calls": calls[0], "pid": os.getpid()})
 
 
 class Steps:
-    """Steps is a class trainable, written against Ray's methods alone."""
+    """A class trainable, written against Ray's methods alone."""
 
     def __init__(self, config: Config | None = None, storage: Any = None) -> None:
         self.config: Config = config or {}

@@ -1,4 +1,4 @@
-"""A trial that goes on from a checkpoint of another: what is kept, saved, restored and deleted."""
+"""A trial that continues from a checkpoint of another: what is kept, saved, restored and deleted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_does_not_count_among_those_the_trial_keeps_and_is_never_given_up_by_
 
 
 class Adopting(First):
-    """t1 pauses after its second result and goes on from what t0 has then."""
+    """t1 pauses after its second result and continues from what t0 has then."""
 
     def __init__(self):
         super().__init__(self._judge)

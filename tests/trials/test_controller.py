@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.support.memory_trial_store import MemoryTrialStore
 from tests.trials.scripted import Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.trials.controller import BATCH_DELAY_S, TrialController
 from muster.trials.events import TrialReported
-from muster.trials.model import CheckpointRef
+from muster.trials.model import CheckpointPolicy, CheckpointRef
 
 
 class Journal:
@@ -116,6 +117,45 @@ def test_a_decision_is_carried_out_after_all_results_before_it_are_durable():
         ["TrialStarted", *["TrialReported"] * 3, "TrialDecided"],
         "StopTrial",
     ]
+
+
+class SavesEachStep(Journal):
+    """A trial that makes a checkpoint with each report; `separately`, muster asks for it."""
+
+    def __init__(self, script, *, separately: bool) -> None:
+        super().__init__(script, batch_delay_s=BATCH_DELAY_S)
+        self.separately = separately
+        if separately:
+            policy = CheckpointPolicy(frequency=1)
+            self.stage.state.plugins.search._waiting[0].checkpoint_policy = policy
+
+    def poll(self, timeout_s):
+        return [self._with_checkpoint(event) for event in super().poll(timeout_s)]
+
+    def _with_checkpoint(self, event):
+        if self.separately or not isinstance(event, TrialReported):
+            return event
+        step = event.result["training_iteration"]
+        return replace(event, checkpoint=CheckpointRef(path=f"/x/t0/checkpoint_{step:06d}", index=step))
+
+
+@pytest.mark.parametrize(
+    ("separately", "expected"),
+    [
+        (False, [["TrialStarted", "TrialReported"], "ContinueTrial", ["TrialReported"], "ContinueTrial"]),
+        (
+            True,
+            [
+                *(["TrialStarted", "TrialReported"], "SaveTrial", ["CheckpointSaved"], "ContinueTrial"),
+                *(["TrialReported"], "SaveTrial", ["CheckpointSaved"], "ContinueTrial"),
+            ],
+        ),
+    ],
+)
+def test_a_trial_with_a_new_checkpoint_continues_when_that_is_durable(separately, expected):
+    """So a driver that is killed costs the step in progress, and not the one before it too."""
+    journal = SavesEachStep(steps(2), separately=separately).run()
+    assert journal.did[2 : 2 + len(expected)] == expected
 
 
 class Breaks(Noted):

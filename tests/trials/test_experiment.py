@@ -215,7 +215,7 @@ class Stalled(ListSearch):
 
 
 def warned_at(stage, moments):
-    """Returns the moments at which the state warned."""
+    """Return the moments at which the state warned."""
     seen = []
     for at in moments:
         stage.state.advance(float(at))

@@ -1,4 +1,4 @@
-"""Checks what a tuner expects of the cluster: the rest of its trials, and the work that will come."""
+"""Check what a tuner expects of the cluster: the rest of its trials, and the work that will come."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_an_experiment_that_is_over_expects_nothing():
 
 
 def test_with_a_deadline_those_that_wait_say_how_long_they_may_run():
-    """ASHA: a third goes on from each rung, and one trial may go on to the end; without one nobody asks."""
+    """ASHA: a third continues from each rung, and one trial to the end; without one nobody asks."""
     made = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
     run = begun(10.0, make_scheduler=lambda: made, max_t=9)
     (work,) = forecast(run, deadline=1000.0).coming

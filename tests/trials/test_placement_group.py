@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from muster.base.resources import Resources
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.schedulers.resource_allocation import enlarged
@@ -23,3 +25,9 @@ def test_a_trial_that_gets_more_keeps_its_strategy_and_its_label_selectors():
 def test_without_selectors_nothing_is_added():
     plain = PlacementGroupFactory([{}, {"CPU": 1}])
     assert plain.resized(plain.described()[0]) == plain
+
+
+@pytest.mark.parametrize("amount", [float("nan"), float("inf"), -1, "two"])
+def test_an_amount_that_no_machine_can_have_is_refused_with_its_name(amount):
+    with pytest.raises(ValueError, match=r"resource 'GPU': .*(between|number)"):
+        PlacementGroupFactory([{"CPU": 1}, {"GPU": amount}])

@@ -47,7 +47,7 @@ def steps_of(config, start):
 
 
 def run(scheduler, *, stopper=None, criterion=None, xs=(3, 1, 2, 0), fail_fast=False):
-    """Runs four trials whose score is x per step; returns the state, and all facts."""
+    """Run four trials whose score is x per step; returns the state, and all facts."""
     template = TrialTemplate(
         trainable_name="f", param_space={"x": grid_search(list(xs))}, stopping_criterion=criterion or {}
     )

@@ -8,7 +8,7 @@ import pytest
 from tests.trials.scripted import Noted, ScriptedEngine
 
 from muster.errors import TuneError
-from muster.trials.events import TrialCreated, TrialExited, TrialFailureKind
+from muster.trials.events import TrialCreated, TrialExited, TrialFailureKind, TrialStopRequested
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, FailurePolicy, TrialPolicies
 from muster.trials.plugins import Plugins
@@ -78,6 +78,8 @@ def recorded(kind, limit=400, hooks=None):
         for event in engine.poll(0.0):
             for command in state.handle(event):
                 engine.submit(command)
+        if len(moments) in (25, 40):  # the user stops a trial
+            state.stop_on_request(next(iter(state.index.live)), engine.now)
         for command in state.advance(engine.now):
             engine.submit(command)
         facts.extend(state.facts.take())
@@ -114,7 +116,7 @@ def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stoo
     facts, moments = recorded(kind, hooks=hooks)
     plugin = [fact for fact in facts if isinstance(fact, TrialExited) and fact.failure is not None]
     assert any(fact.failure.kind is TrialFailureKind.PLUGIN for fact in plugin) == (hooks is not None)
-    assert len(moments) > 60
+    assert (len(moments) > 60, any(isinstance(fact, TrialStopRequested) for fact in facts)) == (True, True)
     for position in range(len(moments)):
         count, seen, search, scheduler = moments[position]
         for base in (None, moments[position // 2]):

@@ -25,13 +25,13 @@ from muster.trials.events import StartTrial
 PRICE = 3600.0  # $1 per second of the whole machine, or node
 FOLDER, ASKED = Path(sys.argv[1]), json.loads(sys.argv[2])
 STEPS = FOLDER / "steps"
-real = {"usd": 0.0, "ended_at": 0.0}
+real = {"usd": 0.0, "began_at": 0.0, "ended_at": 0.0}
 asked: dict[str, float] = {}
 held: dict[str, tuple[float, float]] = {}  # since when, and the $ per second
 
 
 def measure() -> None:
-    """Has the engine's own events measured by a clock that nobody can set."""
+    """Have the engine's own events measured by a clock that nobody can set."""
     priced, finish, submit = ProcessEngine._priced, ProcessEngine._finish, ProcessEngine.submit
 
     def note_start(self, command):
@@ -97,7 +97,7 @@ class Counts(tune.Trainable):
 
 
 def sleeps(config):
-    """Reports once; ends while its driver is stopped, if that is asked for."""
+    """Report once; end while its driver is stopped, if that is asked for."""
     tune.report({"count": 1})
     STEPS.write_bytes(b".")
     time.sleep(ASKED["step_s"])
@@ -106,6 +106,7 @@ def sleeps(config):
 
 def limits() -> dict[str, object]:
     given = {name: ASKED[name] for name in ("cost_budget", "time_budget_s") if name in ASKED}
+    real["began_at"] = time.monotonic()  # later than main: the modules of a Tuner are loaded now
     if "deadline_s" in ASKED:
         given["deadline"] = datetime.now(timezone.utc) + timedelta(seconds=ASKED["deadline_s"])
     return given
@@ -134,7 +135,7 @@ def main() -> None:
     last = [result.metrics for result in grid if "time_total_s" in result.metrics]
     told = {
         "took_s": time.monotonic() - began,
-        "ended_s": real["ended_at"] - began,  # the last trial
+        "ended_s": real["ended_at"] - real["began_at"],  # the last trial
         "real": real["usd"] + sum(rate * (time.monotonic() - since) for since, rate in held.values()),
         "cost": grid.cost_usd,
         "ended_by": grid.ended_by,

@@ -1,4 +1,4 @@
-"""Runs one experiment of ten steps on Ray, whose trial waits in its fourth step until it is told to leave.
+"""Run one experiment of ten steps on Ray, whose trial waits in its fourth step until it is told to leave.
 
 Called by test_preemption_on_ray.py: `function` or `class`, and a directory. Prints the outcome as JSON.
 """

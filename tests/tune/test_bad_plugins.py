@@ -47,7 +47,7 @@ class Raising(FIFOScheduler):
 
 
 class Choosing(FIFOScheduler):
-    """Chooses something that is no trial."""
+    """Chooses something that is not a trial."""
 
     def choose_trial_to_run(self, tune_controller):
         chosen = super().choose_trial_to_run(tune_controller)
@@ -141,7 +141,7 @@ def test_the_error_names_the_plug_in_and_the_experiment_can_be_read_and_resumed(
     before = Tuner.restore(str(tmp_path / "bad"), train).get_results()
     assert len(before) >= 1
     assert 1 in [row["score"] for row in before[0].metrics_history]  # x=0, first step
-    (tmp_path / "broken").unlink()  # as if the class had been mended
+    (tmp_path / "broken").unlink()  # as if the class had been repaired
     after = Tuner.restore(str(tmp_path / "bad"), train).fit()
     assert sorted(result.config["x"] for result in after) == [0, 1, 2]
     assert [result.error for result in after] == [None] * 3

@@ -185,6 +185,9 @@ def test_removed_options_raise_their_deprecation(make, told):
         (lambda: SyncConfig(sync_period=-1), "SyncConfig(sync_period=-1): must be a number of seconds"),
         (lambda: ResumeConfig(errored="again"), "ResumeConfig(errored='again'): must be one of 'resume'"),
         (lambda: RunConfig(engine="dask"), "RunConfig(engine='dask'): must be one of 'auto', 'local', 'ray'"),
+        (lambda: RunConfig(storage_path="s3://"), "RunConfig(storage_path='s3://'): write s3://bucket/"),
+        (lambda: RunConfig(storage_path=Path("s3://b/c")), "RunConfig(storage_path='s3:/b/c'): write s3://"),
+        (lambda: TuneConfig(time_budget_s=-1), "TuneConfig(time_budget_s=-1): must be more than 0"),
         (lambda: RunConfig(verbose=4), "RunConfig(verbose=4): must be 0, 1, 2 or 3"),
         (lambda: RunConfig(callbacks=object()), "RunConfig(callbacks=...): must be a list of callbacks"),
         (

@@ -1,4 +1,4 @@
-"""Checks the environment variables: each is read or refused, and the docs list all of them."""
+"""Check the environment variables: each is read or refused, and the docs list all of them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ INTERNAL = {
     "MUSTER_NODE",
     "MUSTER_SERVICE",
     "MUSTER_TEXT",
+    "MUSTER_METRICS",
+    "MUSTER_OUTER_RANKS",
+    "MUSTER_WORKERS_MAY_WAIT",
 }  # muster sets them for itself
 
 
 def literals():
-    """Returns every text in the source that looks like a variable of the tuner."""
+    """Return every text in the source that looks like a variable of the tuner."""
     for file in SOURCE.rglob("*.py"):
         if file.name != "constants.py":
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

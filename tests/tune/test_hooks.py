@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from copy import deepcopy
 
 import pytest
 
@@ -207,13 +208,14 @@ def test_a_trial_is_read_as_in_ray(tmp_path):
 def test_the_error_of_a_trial_can_be_read_from_the_trial(tmp_path):
     class Keeps(Callback):
         def on_trial_error(self, iteration, trials, trial, **info):
-            self.trial = trial
+            self.trial, self.text, self.copied = trial, trial.get_error(), deepcopy(trial).get_pickled_error()
 
     def fails(config):
         raise KeyError("boom")
 
     keeps = Keeps()
     fitted(fails, tmp_path, keeps)
+    assert ("Failure # 1" in keeps.text, type(keeps.copied)) == (True, KeyError)
     (of_analysis,) = tune.ExperimentAnalysis(str(tmp_path / "e")).trials
     for trial in (keeps.trial, of_analysis):
         assert "Failure # 1" in trial.get_error()

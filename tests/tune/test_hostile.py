@@ -1,4 +1,4 @@
-"""Trainables, disks and configurations that misbehave: an error on that trial, and the experiment goes on."""
+"""Trainables, disks and configurations that misbehave: that trial fails, the experiment continues."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HABITS = {
     "interrupts itself": interrupt_itself,
     "reports a dict that contains itself": contain_itself,
     "reports 50 MB": lambda: tune.report({"score": 2.0, "large": "x" * 50_000_000}),
-    "reports keys that are no text": lambda: tune.report({"score": 2.0, 5: 1, ("a", None): 2}),
+    "reports keys that are not text": lambda: tune.report({"score": 2.0, 5: 1, ("a", None): 2}),
     "exits": lambda: os._exit(3),
     "raises SystemExit": lambda: sys.exit(7),
     "raises an error that cannot be shown": raise_mute,
@@ -79,7 +79,7 @@ HABITS = {
     "leaves a child": lambda: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]),
     "forks": fork,
     "prints a lot": lambda: [sys.stdout.write("x" * 10_000 + "\n") for _ in range(2_000)],
-    "prints bytes that are no text": lambda: os.write(1, bytes(range(128, 256)) * 100),
+    "prints bytes that are not text": lambda: os.write(1, bytes(range(128, 256)) * 100),
 }
 
 
@@ -103,13 +103,13 @@ FAILS = {
     "ignores SIGTERM and never ends": "ran longer than its limit of 6 s",
 }
 FINE = [
-    "reports keys that are no text",
+    "reports keys that are not text",
     "well behaved",
     "reports NaN",
     "leaves a child",
     "forks",
     "prints a lot",
-    "prints bytes that are no text",
+    "prints bytes that are not text",
 ]
 
 
@@ -160,14 +160,14 @@ def test_a_trial_with_harmless_habits_ends_well(aftermath, habit):
     result = aftermath[habit]
     assert result.error is None
     scores = [row["score"] for row in result.metrics_history]
-    between = {"reports NaN": [math.nan], "reports keys that are no text": [2.0]}.get(habit, [])
+    between = {"reports NaN": [math.nan], "reports keys that are not text": [2.0]}.get(habit, [])
     expected = [1.0, *between, 3.0]
     assert [repr(score) for score in scores] == [repr(score) for score in expected]
 
 
 def test_nothing_that_was_printed_is_lost_when_it_goes_to_files(aftermath):
     assert (Path(aftermath["prints a lot"].path) / "stdout").stat().st_size == 2_000 * 10_001
-    assert (Path(aftermath["prints bytes that are no text"].path) / "stdout").stat().st_size == 12_800
+    assert (Path(aftermath["prints bytes that are not text"].path) / "stdout").stat().st_size == 12_800
 
 
 def test_a_function_that_cannot_be_pickled_is_refused_with_the_name_of_what_it_holds(tmp_path):

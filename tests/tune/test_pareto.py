@@ -10,7 +10,7 @@ from muster.tune.pareto import ParetoOrder, fronts
 
 
 def peeled(rows):
-    """Returns fronts by the definition: remove what nothing dominates, again and again."""
+    """Return fronts by the definition: remove what nothing dominates, again and again."""
 
     def dominates(one, other):
         return one != other and all(a >= b for a, b in zip(one, other, strict=True))
@@ -37,7 +37,7 @@ def test_fronts_are_those_that_peeling_finds(objectives):
 
 
 def spread(rows):
-    """Returns the crowding distance of each row of a front, by the definition."""
+    """Return the crowding distance of each row of a front, by the definition."""
     found = [0.0] * len(rows)
     for values in zip(*rows, strict=True):
         order = sorted(range(len(rows)), key=values.__getitem__)
@@ -49,7 +49,7 @@ def spread(rows):
 
 
 def brute_force(rows, violations):
-    """Returns all members, best first: by front, crowding and arrival, then by violation, then with NaN."""
+    """Return all members, best first: by front, crowding and arrival, then by violation, then with NaN."""
     unknown = [place for place, row in enumerate(rows) if any(value != value for value in row)]
     known = [place for place in range(len(rows)) if place not in unknown]
     infeasible = sorted((place for place in known if violations[place] > 0), key=violations.__getitem__)

@@ -1,4 +1,4 @@
-"""A node that is drained with a deadline: its trials are told, saved, and go on elsewhere without a loss."""
+"""A node that is drained with a deadline: its trials save and continue elsewhere without a loss."""
 
 from __future__ import annotations
 

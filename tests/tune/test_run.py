@@ -435,7 +435,7 @@ class Stubborn(Searcher):
         return {"x": 5}
 
     def on_trial_complete(self, trial_id, result=None, error=False):
-        """Learns nothing."""
+        """Learn nothing."""
 
 
 def test_a_searcher_with_a_space_of_its_own_takes_constants_but_no_other_domains(quiet):

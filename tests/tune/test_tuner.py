@@ -6,21 +6,26 @@ import json
 import os
 import re
 import signal
+import threading
 
 import pytest
 from click.testing import CliRunner
+from tests.support.builders import created
 
+from muster.base.clock import SystemClock
 from muster.cli.main import cli
 from muster.cli.tune.best import best_of
 from muster.cli.tune.experiment import FINISHED, read_experiment
-from muster.errors import EngineUnreachable, TuneError
+from muster.errors import EngineUnreachable, LedgerLocked, TuneError
+from muster.host.file_lock import FileLock
 from muster.host.machine import program
 from muster.host.running_experiments import RunningExperiment, recorded
 from muster.session.report import report
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
 from muster.tune.config import FailureConfig, RunConfig
-from muster.tune.schedulers import ASHAScheduler
+from muster.tune.schedulers import ASHAScheduler, FIFOScheduler
 from muster.tune.search.space import grid_search, uniform
 from muster.tune.trainable.util import with_resources
 from muster.tune.tune_config import TuneConfig
@@ -271,6 +276,34 @@ def test_an_interrupted_experiment_of_the_same_name_is_moved_aside_and_can_be_re
     again = read_experiment(str(aside))
     assert (again.state, again.counts) == ("finished", {"TERMINATED": 6})
     assert read_experiment(str(place / "e")).counts == {"TERMINATED": 6}
+
+
+@pytest.mark.slow
+def test_experiments_of_one_name_that_overlap_are_not_mixed(tmp_path):
+    """Neither with one that ends while the new one waits for it, nor with one that began meanwhile."""
+
+    class Late(FIFOScheduler):
+        def set_search_properties(self, metric, mode, **spec):
+            assert len(run(FIFOScheduler())) == 1
+            return super().set_search_properties(metric, mode, **spec)
+
+    def run(scheduler):
+        return Tuner(
+            make_train(),
+            param_space={"x": 1.0},
+            tune_config=TuneConfig(scheduler=scheduler),
+            run_config=RunConfig(name="e", storage_path=str(tmp_path), verbose=0),
+        ).fit()
+
+    (tmp_path / "e").mkdir()
+    with SqliteTrialStore(tmp_path / "e") as store:
+        store.append([created("left")])
+    ending = FileLock.acquire(store.path, clock=SystemClock(), wait_s=0.0)
+    threading.Timer(0.1, ending.release).start()
+    with pytest.raises(LedgerLocked, match="another experiment"):
+        run(Late())
+    assert len(read_experiment(str(tmp_path / "e.1.old")).trials) == 1
+    assert read_experiment(str(tmp_path / "e")).counts == {"TERMINATED": 1}
 
 
 def test_a_tuner_without_a_trainable_is_asked_and_told(tmp_path):

@@ -33,7 +33,7 @@ MARK = "RAY_CLOUD_INSTANCE_ID"
 
 
 def take(rack, index, kind):
-    """Leaves the lock of a node on a host."""
+    """Leave the lock of a node on a host."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     held = {
         "cluster": "rack",
@@ -101,7 +101,7 @@ def test_a_command_in_tmux_goes_on_without_anybody_and_a_missing_program_is_name
 
 
 def typed(rack, *words, keys):
-    """Runs a command whose terminal somebody types on; returns its exit code and what was shown."""
+    """Run a command whose terminal somebody types on; returns its exit code and what was shown."""
     process = rack.start(*words, stdin=subprocess.PIPE)
     said, errors = process.communicate(keys, timeout=PATIENCE_S)
     return process.returncode, said + errors

@@ -185,7 +185,7 @@ def test_a_signal_ends_the_machines_first(cloud, number):
     wait_until(lambda: cloud.living() or running.poll() is not None)
     running.send_signal(number)
     shown, told = running.communicate(timeout=60)
-    assert (running.returncode, cloud.living()) == (1, [])
+    assert (running.returncode, cloud.living()) == (130, [])
     assert "interrupted: " in shown
     assert shown.splitlines()[-1] == "nothing is left"
     assert "interrupted: " in told

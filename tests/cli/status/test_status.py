@@ -272,10 +272,10 @@ OFFERS = (
 
 def offered():
     seen = published()
-    bought = replace(seen.instances[1], offer=Offer(zone="a", market="spot"))
+    launched = replace(seen.instances[1], offer=Offer(zone="a", market="spot"))
     status = replace(seen.status, offers=OFFERS)
     failures = (replace(seen.recent_failures[0], offer="a/spot"),)
-    records = (seen.instances[0], bought, *seen.instances[2:])
+    records = (seen.instances[0], launched, *seen.instances[2:])
     return build_report(replace(seen, status=status, instances=records, recent_failures=failures), now=AT)
 
 
@@ -329,7 +329,7 @@ def test_a_cluster_elsewhere_is_asked_and_one_that_does_not_answer_hides_no_othe
     home, monkeypatch, tmp_path
 ):
     home("laptop")
-    for name in ("far", "lost"):
+    for name in ("far", "lost", "odd"):
         made = ClusterHome.of(name, tmp_path / "clusters")
         made.path.mkdir()
         head = HeadRecord(ip="10.0.0.1", node_id="i-1", home="/srv/u", python="python3")
@@ -338,6 +338,8 @@ def test_a_cluster_elsewhere_is_asked_and_one_that_does_not_answer_hides_no_othe
     async def head_status(file):
         if file == "lost.yaml":
             raise RemoteError("no route to host")
+        if file == "odd.yaml":
+            raise ValueError("nobody expected this")
         return published(cluster_name="far", at=SystemClock().now()), None, True
 
     monkeypatch.setattr("muster.cli.gc.head_status", head_status)
@@ -347,7 +349,10 @@ def test_a_cluster_elsewhere_is_asked_and_one_that_does_not_answer_hides_no_othe
         "far": "up",
         "laptop": "up",
         "lost": "not known",
+        "odd": "not known",
     }
+    assert {found[name]["price_per_hour"] for name in ("lost", "odd")} == {None}  # 0 would be a claim
+    assert {found[name]["spent"] for name in ("lost", "odd")} == {None}
     assert (found["lost"]["detail"], done.exit_code) == ("no route to host", 3)
 
 

@@ -72,4 +72,4 @@ def test_q_ends_the_watch_and_the_terminal_is_as_before(tmp_path: Path):
     assert b"laptop" in shown
     assert (
         shown.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?1049l" in shown
-    )  # the screen and cursor are given back
+    )  # the screen and cursor are released

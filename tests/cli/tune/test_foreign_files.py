@@ -38,7 +38,7 @@ def kind(request):
 
 @pytest.fixture
 def swap(sound, tmp_path, kind):
-    """Returns a copy of the experiment with something else in place of one of its files."""
+    """Return a copy of the experiment with something else in place of one of its files."""
     (tmp_path / "secret").write_text(f"{SECRET}\n")
 
     def swapped(name):
@@ -55,7 +55,7 @@ def swap(sound, tmp_path, kind):
 
 @pytest.fixture(autouse=True)
 def impatient():
-    """Fails a test that waits for a FIFO, or reads a device without end."""
+    """Fail a test that waits for a FIFO, or reads a device without end."""
 
     def give_up(*_):
         raise AssertionError("a reader is stuck")

@@ -44,6 +44,16 @@ def test_the_trials_with_status_progress_metric_and_searched_values(tune, four):
     assert tune("ls", four).output == TABLE
 
 
+def test_a_metric_named_like_a_column_is_shown_beside_the_trials_own(tune, tmp_path):
+    facts = [created("a"), started("a"), reported("a", 1, error=0.25), exited("a", FAILURE)]
+    for settings in ({"metric": "error", "mode": "min"}, {}):  # also of an experiment that names none
+        place = str(write(tmp_path / f"{len(settings)}", facts, settings))
+        [row] = json.loads(tune("ls", place, "--json").stdout)["trials"]
+        assert (row["result/error"], row["error"]) == (0.25, "ValueError: no such luck")
+        *_, heading, cells = [line.split() for line in tune("ls", place).output.splitlines()]
+        assert dict(zip(heading, cells, strict=False))["error"] == "0.25"
+
+
 def test_rays_names_of_the_command_work(tune, four):
     for name in ("list-trials", "lsx", "list-experiments"):
         assert tune(name, four).output == TABLE

@@ -33,7 +33,7 @@ def dead(tmp_path_factory):
 
 @pytest.fixture
 def copy(dead, tmp_path):
-    """A copy that a test may go on with; its trials wait for `gate` in the original place."""
+    """A copy that a test may continue with; its trials wait for `gate` in the original place."""
     shutil.copytree(dead / "live", tmp_path / "live")
     shutil.copy(dead / "script.py", tmp_path / "script.py")
     return tmp_path / "live"

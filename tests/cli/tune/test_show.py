@@ -421,10 +421,12 @@ def test_experiments_with_other_goals_need_one_to_be_compared_by(tune, four, tmp
 
 
 def test_experiments_are_drawn_over_each_other(tune, real, tmp_path):
-    file = tmp_path / "both.html"
-    result = tune("compare", real, real, "-o", file)
-    assert result.exit_code == 0, result.output
-    assert file.read_text(encoding="utf-8").count("<path") == 2
+    drawn, page = tmp_path / "both.svg", tmp_path / "both.html"
+    for file in (drawn, page):
+        result = tune("compare", real, real, "-o", file)
+        assert result.exit_code == 0, result.output
+    assert drawn.read_text(encoding="utf-8").count("<path") == 2
+    assert page.read_text(encoding="utf-8").count('id="page"') == 1
 
 
 def test_an_experiment_is_drawn_from_the_shell(tune, real, tmp_path):

@@ -1,4 +1,4 @@
-"""Provides EngineContract, the test class every engine passes. Subclass it and define `open_engine`.
+"""Provide EngineContract, the test class every engine passes. Subclass it and define `open_engine`.
 
 Example:
     class TestMyEngine(EngineContract):
@@ -17,4 +17,4 @@ __all__ = ["EngineContract", "EngineFixture"]
 
 
 class EngineContract(LockstepPromises, ResumePromises, HardPromises):
-    """An EngineContract tests what an engine promises to the trial controller."""
+    """Tests what an engine promises to the trial controller."""

@@ -1,4 +1,4 @@
-"""Provides an engine and a driver that answers its events, for the tests of EngineContract."""
+"""Provide an engine and a driver that answers its events, for the tests of EngineContract."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0  # for a machine that is busy with something else; nothing her
 
 
 class Driver:
-    """A Driver polls an engine, keeps every event, and lets trials continue unless `answer` is False."""
+    """Polls an engine, keeps every event, and lets trials continue unless `answer` is False."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine = engine
@@ -40,7 +40,7 @@ class Driver:
         config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """Submits a StartTrial with one CPU; `resources` may be a dict."""
+        """Submit a StartTrial with one CPU; `resources` may be a dict."""
         resources = more.pop("resources", {"CPU": 1})
         if not isinstance(resources, PlacementGroupFactory):
             resources = PlacementGroupFactory([resources])
@@ -61,7 +61,7 @@ class Driver:
         self.engine.submit(ContinueTrial(trial_id=trial_id))
 
     def poll_until(self, done: Callable[[], bool], *, answer: bool = True) -> None:
-        """Polls until `done`; with `answer`, every report is answered by Continue."""
+        """Poll until `done`; with `answer`, every report is answered by Continue."""
         give_up = self.clock.monotonic() + PATIENCE_S
         while not done():
             assert self.clock.monotonic() < give_up, f"gave up waiting; events so far: {self.events}"
@@ -71,7 +71,7 @@ class Driver:
                     self.go_on(event.trial_id)
 
     def quiet_for(self, seconds: float) -> Sequence[EngineEvent]:
-        """Returns what arrives in this time, unanswered."""
+        """Return what arrives in this time, unanswered."""
         until, found = self.clock.monotonic() + seconds, list[EngineEvent]()
         while self.clock.monotonic() < until:
             found.extend(self.engine.poll(0.05))
@@ -85,7 +85,7 @@ class Driver:
         return [event.result.get(key) for event in self.of(trial_id, TrialReported)]
 
     def to_report(self, trial_id: str, *, count: int = 1) -> TrialReported:
-        """Waits, answering nothing, until the trial has reported this often."""
+        """Wait, answering nothing, until the trial has reported this often."""
         self.poll_until(lambda: len(self.of(trial_id, TrialReported)) >= count, answer=False)
         found: TrialReported = self.of(trial_id, TrialReported)[count - 1]
         return found
@@ -96,7 +96,7 @@ class Driver:
         return found
 
     def to_exit(self, *trial_ids: str, answer: bool = True) -> TrialExited:
-        """Waits until all of them have exited; returns the exit of the last named."""
+        """Wait until all of them have exited; returns the exit of the last named."""
         self.poll_until(lambda: all(self.of(i, TrialExited) for i in trial_ids), answer=answer)
         exits = [self.of(i, TrialExited) for i in trial_ids]
         assert [len(found) for found in exits] == [1] * len(trial_ids)
@@ -105,10 +105,10 @@ class Driver:
 
 
 class EngineFixture:
-    """An EngineFixture gives tests a fresh engine with the usual trainables."""
+    """Gives tests a fresh engine with the usual trainables."""
 
     def open_engine(self, trainables: Mapping[str, Any], capacity: Mapping[str, float]) -> Engine:
-        """Returns an engine that knows these functions and classes and has this capacity."""
+        """Return an engine that knows these functions and classes and has this capacity."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Provides InstanceStoreContract, the test class every ledger passes. Subclass it, define `open_store`.
+"""Provide InstanceStoreContract, the test class every ledger passes. Subclass it, define `open_store`.
 
 Example:
     class TestMyStore(InstanceStoreContract):
@@ -16,4 +16,4 @@ __all__ = ["FullStore", "InstanceStoreContract"]
 
 
 class InstanceStoreContract(WritePromises, PastPromises):
-    """An InstanceStoreContract tests what a ledger promises, with exact versions and counts."""
+    """Tests what a ledger promises, with exact versions and counts."""

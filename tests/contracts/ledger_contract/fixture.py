@@ -1,4 +1,4 @@
-"""Provides a ledger, a place to reopen it and a clock to move, for the tests of InstanceStoreContract."""
+"""Provide a ledger, a place to reopen it and a clock to move, for the tests of InstanceStoreContract."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class History(Protocol):
 
 
 class FullStore(InstanceStore, Protocol):
-    """A FullStore is the port, and what every ledger of ours offers besides."""
+    """The port, and what every ledger of ours offers besides."""
 
     @property
     def history(self) -> History: ...
@@ -44,10 +44,10 @@ class FullStore(InstanceStore, Protocol):
 
 
 class StoreFixture:
-    """A StoreFixture gives tests a fresh ledger; subclasses define how to open one."""
+    """Gives tests a fresh ledger; subclasses define how to open one."""
 
     def open_store(self, place: Path, clock: Clock, retention: Retention) -> FullStore:
-        """Opens the ledger in `place`; called again after `close`, it finds what was there."""
+        """Open the ledger in `place`; called again after `close`, it finds what was there."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -65,6 +65,6 @@ class StoreFixture:
         opened.close()
 
     def reopened(self, store: FullStore, place: Path, clock: Clock) -> FullStore:
-        """Returns what the next process finds."""
+        """Return what the next process finds."""
         store.close()
         return self.open_store(place, clock, DEFAULT_RETENTION)

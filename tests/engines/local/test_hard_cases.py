@@ -119,7 +119,7 @@ def test_a_trial_may_delete_its_own_directory(opened, tmp_path, reuse):
 
 
 def leaves_a_thread(config):
-    """Its thread would go on for ever, and report into whatever trial runs then."""
+    """Its thread would continue forever, and report into whatever trial runs then."""
 
     def go_on():
         while True:

@@ -55,7 +55,7 @@ def ends_all(pids, within_s=5.0):
 
 
 def daemonizes(config):
-    """Starts a session leader, a daemon whose parent has ended, and a child of that daemon."""
+    """Start a session leader, a daemon whose parent has ended, and a child of that daemon."""
     import subprocess
 
     # The daemon is forked twice, has a cleared environment, and starts one more session.
@@ -112,7 +112,7 @@ def test_what_a_running_trial_has_started_is_left_alone_when_another_ends(opened
 
 
 def forks(config):
-    """Leaves a child behind when told; the fork server is stopped then, so that it cannot reap anything."""
+    """Leave a child behind when told; the fork server is stopped then, so that it cannot reap anything."""
     left = os.fork() if config["leaves"] else 0
     if config["leaves"] and left == 0:
         time.sleep(600)

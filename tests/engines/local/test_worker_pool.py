@@ -47,7 +47,7 @@ def opened(tmp_path):
 
 @pytest.fixture
 def limit_open_files(monkeypatch):
-    """Sets the soft limit so many files above those that are open; the pool knows of fewer others."""
+    """Set the soft limit so many files above those that are open; the pool knows of fewer others."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def limit(more):
@@ -60,7 +60,7 @@ def limit_open_files(monkeypatch):
 
 
 def run_at_once(driver, count, expected):
-    """Starts so many trials, each of which waits after its report; returns how many did so at once."""
+    """Start so many trials, each of which waits after its report; returns how many did so at once."""
     names = [f"t{k}" for k in range(count)]
     for name in names:
         driver.start(name, "it")

@@ -36,7 +36,7 @@ APART, HERE = {"apart": 1}, {"here": 1}
 
 
 def trains(config, pad=b""):
-    """Counts from its checkpoint; as told, dies or fails once, before the report of that step."""
+    """Count from its checkpoint; as told, dies or fail once, before the report of that step."""
     import signal
     from pathlib import Path
 
@@ -51,7 +51,7 @@ def trains(config, pad=b""):
         Path("artifact").write_text(str(step))
         if step == config.get("dies_at") and first == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        if step == config.get("fails_at") and not Path(config["mended"]).exists():
+        if step == config.get("fails_at") and not Path(config["repaired"]).exists():
             raise RuntimeError("not yet")
         made = Path("made")
         made.mkdir(exist_ok=True)
@@ -181,7 +181,7 @@ def tuner_for(trainable, config, **run):
 
 
 def test_an_experiment_keeps_restores_and_finds_what_was_made_apart(cluster, home, tmp_path, monkeypatch):
-    config = {"steps": 5, "dies_at": 2, "fails_at": 4, "mended": str(tmp_path / "mended")}
+    config = {"steps": 5, "dies_at": 2, "fails_at": 4, "repaired": str(tmp_path / "repaired")}
     seen = []
 
     class Sees(tune.Callback):
@@ -217,7 +217,7 @@ def test_an_experiment_keeps_restores_and_finds_what_was_made_apart(cluster, hom
         with result.checkpoint.as_directory() as made:
             assert Path(made, "step").read_text() == "3"
 
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     monkeypatch.setenv("HOME", str(tmp_path))  # another machine: nothing of the experiment is here
     stored_object._scratch.remove()  # the driver's node is gone
     again = tune.Tuner.restore(

@@ -6,7 +6,7 @@ import pytest
 
 from muster.engines.ray.actor_pool import selecting
 from muster.engines.ray.actor_setup import is_other_version, missing_module
-from muster.engines.ray.handshake import mismatch
+from muster.engines.worker.handshake import mismatch
 from muster.trials.placement_group import PlacementGroupFactory
 
 HELLO = {"hostname": "n1", "python": "3.11.7", "ray": "2.60.0", "muster": "0.0.1"}

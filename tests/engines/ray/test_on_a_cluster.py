@@ -145,7 +145,7 @@ def wait_for(done, within_s=JOIN_S):
 
 
 def join(cluster, name, mark, **more):
-    """Another node with a resource of its own; the engine opened afterwards knows it."""
+    """Another node with a separate resource; the engine opened afterwards knows it."""
     ray = import_ray()
     for _ in range(3):  # on a busy machine Ray gives up after 30 s
         node = cluster.add_worker(name, {"CPU": 1, mark: 1}, **more)

@@ -22,7 +22,7 @@ DRIVER = "/driver/exp"  # nowhere on this machine
 
 
 class Remote(DirFileSystem):
-    """A directory; refuses as many writes as it is told to, and remembers the order of the others."""
+    """A directory; refuses as many writes as instructed to, and remembers the order of the others."""
 
     cachable = False
 

@@ -18,9 +18,9 @@ import pytest
 
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, frame
-from muster.engines.ray.handshake import DriverUnreachable, Listener, call
 from muster.engines.ray.tls import TlsTunnel, uses_tls
 from muster.engines.worker.handle import Poller
+from muster.engines.worker.handshake import DriverUnreachable, Listener, call
 from muster.errors import EngineError
 
 pytestmark = [
@@ -43,7 +43,7 @@ def make_ca(folder, name):
 
 
 def make_certificate(folder, name, ca):
-    """Returns the environment of a process with that certificate, as Ray wants it."""
+    """Return the environment of a process with that certificate, as Ray wants it."""
     subject = ["-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"]
     openssl("req", *subject, "-keyout", f"{name}.key", "-out", f"{name}.csr", folder=folder)
     signing = ["-CA", f"{ca}.crt", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "2"]
@@ -244,7 +244,7 @@ def test_a_connection_that_one_side_closes_ends_on_the_other(environments):
 
 
 def test_strangers_take_few_descriptors_with_tls_too(environments):
-    from muster.engines.ray.handshake import MOST_PENDING
+    from muster.engines.worker.handshake import MOST_PENDING
 
     gc.collect()  # sockets of earlier tests
     server = Server(environments["node"])
@@ -266,7 +266,7 @@ def test_strangers_take_few_descriptors_with_tls_too(environments):
 LAST_WORDS = """
 import os, sys, threading
 from muster.engines.ray.failures import report_death_through
-from muster.engines.ray.handshake import call
+from muster.engines.worker.handshake import call
 from muster.engines.ray.tls import TlsTunnel
 tls = TlsTunnel(os.environ)
 line = call([("127.0.0.1", int(sys.argv[1]))], b"k" * 32, {"number": 1}, tls)

@@ -1,4 +1,4 @@
-"""Runs checkpoints, failures and resuming: which directories stay, what a trial finds, what is counted."""
+"""Run checkpoints, failures and resuming: which directories stay, what a trial finds, what is counted."""
 
 from __future__ import annotations
 

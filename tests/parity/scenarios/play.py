@@ -1,4 +1,4 @@
-"""Runs every scenario with one of the two systems and writes the outcome as JSON.
+"""Run every scenario with one of the two systems and writes the outcome as JSON.
 
 PARITY_SYSTEM=ray python play.py OUT.json [scenario or module ...]
 

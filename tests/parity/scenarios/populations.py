@@ -1,4 +1,4 @@
-"""Runs population based training without chance: which trial copies which, what is logged, its replay."""
+"""Run population based training without chance: which trial copies which, what is logged, its replay."""
 
 from __future__ import annotations
 

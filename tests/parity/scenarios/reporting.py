@@ -1,4 +1,4 @@
-"""Runs trials that report, for files, frames and the best result."""
+"""Run trials that report, for files, frames and the best result."""
 
 from __future__ import annotations
 

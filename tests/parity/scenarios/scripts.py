@@ -1,4 +1,4 @@
-"""Runs tests/parity/scripts: as they are with Ray Tune, with imports changed by `muster compat` with muster.
+"""Run tests/parity/scripts: as they are with Ray Tune, with imports changed by `muster compat` with muster.
 
 A script has `main(storage)`, which returns values. What its trials leave in the storage is compared as well,
 but for files that differ from run to run (`FILES_VARY`). A script is left out where a library that it needs

@@ -1,4 +1,4 @@
-"""Runs searchers: their calls, and what Optuna suggests with a seed."""
+"""Run searchers: their calls, and what Optuna suggests with a seed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def optuna():
 
 
 class Clerk(part("search").Searcher):
-    """A Clerk suggests 1, 2, 3 and is then finished; records its calls."""
+    """Suggests 1, 2, 3 and is then finished; records its calls."""
 
     def __init__(self):
         super().__init__(metric="loss", mode="min")

@@ -1,4 +1,4 @@
-"""Reads what an experiment left behind, as JSON without what differs from run to run: ids, times, paths."""
+"""Read what an experiment left behind, as JSON without what differs from run to run: ids, times, paths."""
 
 from __future__ import annotations
 

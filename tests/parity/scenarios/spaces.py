@@ -1,4 +1,4 @@
-"""Runs search spaces: which trials, in which order, by which names, with which values."""
+"""Run search spaces: which trials, in which order, by which names, with which values."""
 
 from __future__ import annotations
 

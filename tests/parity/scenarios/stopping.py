@@ -1,4 +1,4 @@
-"""Runs what ends trials: criteria, functions, stoppers, schedulers; and the order of the hooks."""
+"""Run what ends trials: criteria, functions, stoppers, schedulers; and the order of the hooks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def asha():
 
 
 class Diary(tune.Callback):
-    """A Diary records which hook was called for which trial."""
+    """Records which hook was called for which trial."""
 
     def __init__(self):
         self.lines = []
@@ -121,7 +121,7 @@ def hooks():
 
 
 class Witness(part("schedulers").FIFOScheduler):
-    """A Witness records which hooks were called."""
+    """Records which hooks were called."""
 
     def __init__(self):
         super().__init__()

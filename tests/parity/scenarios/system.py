@@ -1,4 +1,4 @@
-"""Chooses the package that `tune` is: the one place where the two systems differ."""
+"""Choose the package that `tune` is: the one place where the two systems differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes what needs no trial: values that domains draw, variants, resources, and what is refused."""
+"""Compute what needs no trial: values that domains draw, variants, resources, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HyperBand pauses trials and goes on with the better half (docs: HyperBandScheduler)."""
+"""HyperBand pauses trials and continues with the better half (docs: HyperBandScheduler)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""An experiment with a failed trial is restored, and the trial goes on (docs: restoring an experiment)."""
+"""An experiment with a failed trial is restored, and the trial continues (docs: restoring an experiment)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Names and directories of trials by functions of the trial (docs: custom trial names)."""
+"""Name and directories of trials by functions of the trial (docs: custom trial names)."""
 
 import os
 

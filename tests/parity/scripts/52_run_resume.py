@@ -1,4 +1,4 @@
-"""tune.run goes on with failed trials when it is started again (docs: resume="AUTO+ERRORED")."""
+"""tune.run continues with failed trials when it is started again (docs: resume="AUTO+ERRORED")."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A searcher is saved, restored into another object and goes on (docs: saving and restoring searchers)."""
+"""A searcher is saved, restored into another object and continues (docs: saving and restoring searchers)."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""A callback's state is saved with the experiment and given back to a new one (docs: Callback.get_state)."""
+"""A callback's state is saved with the experiment and released to a new one (docs: Callback.get_state)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A Ray driver in a process of its own that does what it is told, line by line; run by `RayDriver`."""
+"""A Ray driver in a separate process that does what it is told, line by line; run by `RayDriver`."""
 
 from __future__ import annotations
 

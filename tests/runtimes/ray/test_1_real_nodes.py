@@ -33,6 +33,8 @@ SHAPES = """
 def task(): return 1
 refs = [task.options(num_cpus=64).remote() for _ in range(3)]
 refs += [task.options(num_cpus=1, label_selector={"tier": "in(a,b)", "region": "!us"}).remote()]
+spot, calm = {"label_selector": {"tier": "spot"}}, {"label_selector": {"tier": "calm"}}
+refs += [task.options(num_cpus=2, **spot, fallback_strategy=[calm]).remote()]
 @ray.remote(num_cpus=32)
 class Actor: pass
 actor = Actor.remote()
@@ -94,9 +96,10 @@ def test_what_waits_is_read_in_all_its_shapes(driver: RayDriver, source: GcsNode
     try:
         tier = LabelMatch("tier", LabelOperator.IN, ("a", "b"))
         region = LabelMatch("region", LabelOperator.NOT_IN, ("us",))
+        fallback = [LabelMatch("tier", LabelOperator.IN, (one,)) for one in ("spot", "calm")]
 
         def complete(report: RuntimeReport) -> bool:
-            return len(report.gangs) == 5 and sum(demand.count for demand in report.demands) == 5
+            return len(report.gangs) == 5 and sum(demand.count for demand in report.demands) == 6
 
         report = wait_for(source.read, complete)
         found = {
@@ -108,6 +111,7 @@ def test_what_waits_is_read_in_all_its_shapes(driver: RayDriver, source: GcsNode
             (Resources.of(CPU=64), anywhere, 3),
             (Resources.of(CPU=32), anywhere, 1),
             (Resources.of(CPU=1), (frozenset({tier, region}),), 1),
+            (Resources.of(CPU=2), tuple(frozenset({one}) for one in fallback), 1),
         }
         gangs = {gang.gang_id: gang for gang in report.gangs}
         for strategy in Strategy:

@@ -72,8 +72,8 @@ class Tokenless:
 def test_a_ray_without_tokens_is_reported_where_a_token_is_wanted(monkeypatch, caplog):
     monkeypatch.setattr(native, "_warned", set())
     with caplog.at_level(logging.WARNING):
-        native.read_token_anew(Tokenless(), {})
-        native.read_token_anew(Tokenless(), {"RAY_AUTH_MODE": "token"})
+        native.reread_token(Tokenless(), {})
+        native.reread_token(Tokenless(), {"RAY_AUTH_MODE": "token"})
     (warning,) = caplog.messages
     assert_line("runtimes", "Ray without tokens", warning.replace(ray.__version__, "VERSION"))
 

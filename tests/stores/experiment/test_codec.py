@@ -1,4 +1,4 @@
-"""A batch gives back the facts it was made of, whether reports are stored one by one or together."""
+"""A batch returns the facts it was made of, whether reports are stored one by one or together."""
 
 from __future__ import annotations
 

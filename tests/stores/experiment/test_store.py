@@ -424,7 +424,7 @@ def test_a_file_that_grows_beyond_what_is_allowed_is_an_error_and_nothing_is_hal
         assert f"{tmp_path}/{STORE_NAME}" in line
         assert "nothing was written" in line
     assert (int(count) > 50, is_prefix) == (True, "True")
-    with opened(tmp_path) as store:  # and it goes on once there is room
+    with opened(tmp_path) as store:  # and it continues once there is room
         assert (store.appended, len(store.load().facts), store.load().snapshot) == (
             int(count),
             int(count),

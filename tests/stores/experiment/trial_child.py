@@ -1,6 +1,6 @@
-"""Run by test_trial_crash.py and test_trials.py as a process of its own.
+"""Run by test_trial_crash.py and test_trials.py as a separate process.
 
-`loop PATH`: append for ever, a batch of 1 to 3 facts each, a snapshot now and then; say so after each.
+`loop PATH`: append forever, a batch of 1 to 3 facts each, a snapshot now and then; say so after each.
 `full PATH`: append until the file-size limit is hit; say what the error was and what is then in the store.
 """
 

@@ -96,10 +96,10 @@ def test_decisions_are_in_words_and_not_repeated(recorded):
     said += [(each.subject, each.reason) for entry in whole for each in entry.verdicts]
     assert said.count(("demand", "infeasible")) == 1
     assert ("node", "removed-idle") in said
-    bought = [
+    launched = [
         each for entry in read_history(recorded.folder) for each in entry.actions if each.type == "launch"
     ]
-    assert sum(sum(each.shape.values()) for each in bought) == len(past.machines) - 1
+    assert sum(sum(each.shape.values()) for each in launched) == len(past.machines) - 1
 
 
 def test_what_happened_between_two_entries_is_in_the_next_one(recorded):

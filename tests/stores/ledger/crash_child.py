@@ -1,6 +1,6 @@
-"""Run by test_crash.py as a process of its own: writes to a ledger until somebody kills it.
+"""Run by test_crash.py as a separate process: writes to a ledger until somebody kills it.
 
-`loop PATH`: commit for ever, each with one effect; hand over every odd one; say so after each.
+`loop PATH`: commit forever, each with one effect; hand over every odd one; say so after each.
 `steps PATH`: fork once per statement of a commit; the child dies by SIGKILL right before that statement.
 """
 

@@ -243,7 +243,7 @@ def ended_rows(path, count):
 
 
 def database_steps(store) -> int:
-    """How many instructions SQLite's machine executes to read the ledger anew, by the hundred."""
+    """How many instructions SQLite's machine executes to read the ledger again, by the hundred."""
     count = 0
 
     def step() -> int:
@@ -276,11 +276,11 @@ OFFER = Offer(zone="a", market="spot", price_per_hour=0.5, max_nodes=3, billing_
 
 
 def test_the_offer_of_a_machine_and_of_a_launch_survives_a_restart(path):
-    bought = record("a", offer=OFFER, price_per_hour=0.5)
+    launched = record("a", offer=OFFER, price_per_hour=0.5)
     asked = replace(launch("e-1"), offers=(OFFER,))
     health = Memory(health={"cpu a/spot": TypeHealth(failures=1.0, blocked_until=NOW + 9.0)})
     with opened(path) as store:
-        store.commit(0, plan(bought, actions=[asked], memory=health))
+        store.commit(0, plan(launched, actions=[asked], memory=health))
     with opened(path) as store:
         ledger = store.load()
     assert (ledger.instances["a"].offer, ledger.outbox, ledger.memory) == (OFFER, (asked,), health)

@@ -1,4 +1,4 @@
-"""Reads `ray_experiment`, which Ray Tune 2.60 wrote (names of hosts and paths were replaced)."""
+"""Read `ray_experiment`, which Ray Tune 2.60 wrote (names of hosts and paths were replaced)."""
 
 from __future__ import annotations
 

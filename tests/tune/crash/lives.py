@@ -27,7 +27,7 @@ from muster.tune import Tuner
 VICTIM = Path(__file__).with_name("victim.py")
 LONGEST_S = 240.0  # of a life that nobody kills
 RAY_S = 8.0  # in which most trials start there
-JUMPS = ("pbt", "pb2")  # trials go on from the checkpoints of others, with another x
+JUMPS = ("pbt", "pb2")  # trials continue from the checkpoints of others, with another x
 WHOLE = ("fifo", *JUMPS)  # every trial gets to its last step
 # What depends on time, on the process and on the name that a trial got by chance.
 VOLATILE = {
@@ -91,7 +91,7 @@ class Experiment:
         self.parent = f"s3://bucket/{self.token}" if self.cell.storage == "s3" else str(self.folder)
 
     def start(self, *, by_command: bool = False) -> subprocess.Popen[bytes]:
-        """Starts a driver: the script, or `muster tune resume`."""
+        """Start a driver: the script, or `muster tune resume`."""
         self.lives += 1
         (self.folder / "ready").unlink(missing_ok=True)
         cell, cache = self.cell, self.folder / f"machine-{self.machines}"
@@ -155,7 +155,7 @@ class Experiment:
     def _wait_for_moment(
         self, driver: subprocess.Popen[bytes], moment: float, chance: random.Random, span: Span
     ) -> None:
-        """As soon as it goes on, at any time, or (mostly) after some more steps, however long these take."""
+        """As soon as it continues, at any time, or (mostly) after some more steps, of any length."""
         if moment < 0.3:
             driver.wait(chance.uniform(0.0, 0.3 if moment < 0.2 else span.seconds))
         wanted, give_up = self.steps() + chance.randint(1, span.steps), time.monotonic() + LONGEST_S
@@ -192,7 +192,7 @@ class Experiment:
         return sum(len(file.read_bytes().splitlines()) for file in root.rglob("result.json"))
 
     def fetch(self) -> None:
-        """Copies a finished experiment here, where `trials` and `tables` read it."""
+        """Copy a finished experiment here, where `trials` and `tables` read it."""
         if self.cell.storage == "s3":
             Storage(f"{self.parent}/exp").download_dir("", self.folder / "exp")
 
@@ -220,7 +220,7 @@ class Experiment:
 
 
 def run_another() -> None:
-    """Runs another experiment with large parameters, which cleans up after drivers that were killed."""
+    """Run another experiment with large parameters, which cleans up after drivers that were killed."""
     subprocess.run([sys.executable, "-c", ANOTHER], check=True, timeout=LONGEST_S, capture_output=True)
 
 
@@ -308,7 +308,7 @@ def gaps(rows: list[Row], elsewhere: Mapping[str, int]) -> Iterator[str]:
 
 
 def run_cell(cell: Cell, count: int, folder: Path, kills: list[str]) -> None:
-    """Kills as often as asked, over as many experiments as that takes; every one is verified at its end.
+    """Kill as often as asked, over as many experiments as that takes; every one is verified at its end.
 
     The run without kills is one of this machine: where trials run makes no difference. What was killed is
     noted in `kills` at once.

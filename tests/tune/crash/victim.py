@@ -1,4 +1,4 @@
-"""The program that tests kill: an experiment with checkpoints and failures; begins or goes on.
+"""The program that tests kill: an experiment with checkpoints and failures; begins or continues.
 
 Usage: python victim.py FOLDER SCHEDULER SEARCHER one|many local|remote|URL plain|large
 
@@ -220,7 +220,7 @@ def make_tuner(folder, kind, searcher_kind, crowd, storage, objects="plain"):
 
 
 def undo_unknown_failures(directory, notes):
-    """Lets trials fail whose failure was lost with a machine or a driver: it is one more event of the run.
+    """Let trials fail whose failure was lost with a machine or a driver: it is one more event of the run.
 
     Schedulers are notified of a failure (a bracket expects the trial again, a population forgets what it
     trained), so a run in which one is missing ends in another way than the run without kills.

@@ -1,4 +1,4 @@
-"""Tuner.restore: what goes on, what begins again, what stays; moved directories and damaged checkpoints."""
+"""Tuner.restore: what continues, what begins again, what stays; moved directories and damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def make_train():
-    """Counts to 3, a checkpoint at each step; fails at step 3 while the file `config["broken"]` exists."""
+    """Count to 3, a checkpoint at each step; fail at step 3 while the file `config["broken"]` exists."""
 
     def train(config):
         start = 0
@@ -49,7 +49,7 @@ def make_train():
 
 @pytest.fixture
 def half_broken(tmp_path):
-    """An experiment of four trials of which two have failed, and the path to it. Now they could go on."""
+    """An experiment of four trials of which two have failed, and the path to it. Now they could continue."""
     broken = tmp_path / "broken"
     broken.touch()
     tuner = Tuner(
@@ -266,7 +266,7 @@ def test_an_experiment_at_a_url_is_found_and_gone_on_with_there(tmp_path, monkey
 
 
 class Account(DirFileSystem):
-    """An Account has the same paths as every other, and files of its own."""
+    """Has the same paths as every other, and files of its own."""
 
     def __init__(self, root):
         root.mkdir(parents=True)

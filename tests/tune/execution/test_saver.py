@@ -1,4 +1,4 @@
-"""The whole of it on this machine: processes, a store, ASHA, and a driver that stops and goes on."""
+"""The whole of it on this machine: processes, a store, ASHA, and a driver that stops and continues."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class BehindLogs:
         self.clock, self.rows_per_s, self.rows, self._since = clock, rows_per_s, 0.0, clock.monotonic()
 
     def behind(self) -> float:
-        """Returns how many of the rows so far are not written."""
+        """Return how many of the rows so far are not written."""
         now = self.clock.monotonic()
         self.rows, self._since = max(0.0, self.rows - self.rows_per_s * (now - self._since)), now
         return self.rows

@@ -127,21 +127,30 @@ def cluster(plain_head):
 
 
 def trainable(storage):
-    """Returns a function whose two workers report three epochs, with a checkpoint from rank 0 in the last."""
+    """Return a function whose two workers report three epochs, with a checkpoint from rank 0 in the last."""
 
     def epochs(config):
         import tempfile
 
+        import ray
         from ray import train
 
-        rank = train.get_context().get_world_rank()
+        rank, group = train.get_context().get_world_rank(), ray.util.get_current_placement_group()
         for epoch in range(3):
             metrics = {"epoch": epoch, "loss": config["x"] / (epoch + 1) + rank}
+            metrics["bundles"] = len(group.bundle_specs)
             if epoch == 2 and rank == 0:
                 with tempfile.TemporaryDirectory() as folder:
                     train.report(metrics, checkpoint=train.Checkpoint.from_directory(folder))
             else:
                 train.report(metrics)
+
+    needs = tune.PlacementGroupFactory([{"CPU": 0.5}] * 3)
+    return tune.with_resources(fitting(epochs, storage, workers=2), needs)
+
+
+def fitting(loop, storage, workers, each=0.5):
+    """Return a function that trains with so many workers."""
 
     def trial(config):
         os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.2"  # reports arrive so often
@@ -152,16 +161,16 @@ def trainable(storage):
         from muster.tune.integration.ray_train import TuneReportCallback
 
         DataParallelTrainer(
-            epochs,
+            loop,
             train_loop_config=config,
-            scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": each}),
             run_config=train.RunConfig(
                 name=f"x{config['x']}", storage_path=storage, callbacks=[TuneReportCallback()]
             ),
         ).fit()
         tune.report({"after": "fit", "loss": 0.0})
 
-    return tune.with_resources(trial, {"cpu": 0.5})
+    return trial
 
 
 def column(result, name):
@@ -173,22 +182,63 @@ def group_states():
 
 
 @pytest.mark.ray
-def test_trials_train_with_workers_beside_them_and_a_stop_ends_the_workers(cluster, tmp_path):
-    """The two would not fit at once: the second starts when the first has given back what it held."""
+def test_workers_train_in_the_group_of_their_trial_and_a_stop_ends_them(cluster, tmp_path):
+    """One trial reserves three quarters of all CPUs: another group for its workers could not be placed."""
     stop = lambda _, result: result["config"]["x"] == 6 and result["training_iteration"] == 2  # noqa: E731
     run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, stop=stop, trial_time_limit_s=200)
-    settings = tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True)
+    settings = tune.TuneConfig(reuse_actors=True)
     space = {"x": tune.grid_search([6, 12])}
     made = trainable(str(tmp_path / "train"))
     first, second = tune.Tuner(made, param_space=space, run_config=run, tune_config=settings).fit()
     assert (first.error, second.error) == (None, None)
     assert [column(each, "loss") for each in (first, second)] == [[6, 3], [12, 6, 4, 0]]
     assert column(second, "epoch") == [0, 1, 2, None]  # of rank 0; the last is the function's own report
+    assert column(second, "bundles") == [3, 3, 3, None]
     paths = column(second, "checkpoint_path")
     assert paths[:2] == [None, None]
     assert os.path.dirname(paths[2]) == str(tmp_path / "train" / "x12")
     assert os.path.isdir(paths[2])
     assert soon(lambda: group_states() == {"REMOVED"})
+
+
+@pytest.mark.ray
+def test_workers_that_would_wait_forever_fail_their_trial_at_once(cluster, tmp_path):
+    """As in ray#54305: trials hold all CPUs, and want another one for a worker."""
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, trial_time_limit_s=200)
+    made = fitting(lambda config: None, str(tmp_path / "train"), workers=1, each=1)
+    (result,) = tune.Tuner(tune.with_resources(made, {"cpu": 2}), param_space={"x": 1}, run_config=run).fit()
+    assert "PlacementGroupFactory([{'CPU': 2.0}, {'CPU': 1}])" in str(result.error)
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+@pytest.mark.parametrize("may_wait", [True, False])
+def test_workers_beside_the_group_wait_only_if_trials_are_limited(monkeypatch, may_wait, is_free):
+    callback = object.__new__(ray_train.TrialGroupCallback)
+    vars(callback).update(_group=object(), _bundles=[{"CPU": 1.0}], _may_wait=may_wait)
+    asked = []
+    monkeypatch.setattr(ray_train, "_is_free", lambda wanted: asked.append(wanted) or is_free)
+    context = SimpleNamespace(resources_per_worker={"CPU": 1}, num_workers=2)
+    if may_wait or is_free:
+        callback.before_worker_group_start(context)
+    else:
+        with pytest.raises(RuntimeError, match="max_concurrent_trials"):
+            callback.before_worker_group_start(context)
+    assert asked == ([] if may_wait else [{"CPU": 2}])
+
+
+@pytest.mark.parametrize(
+    ("each", "count", "bundles", "places"),
+    [
+        ({"CPU": 1}, 2, [{"CPU": 1}, {"CPU": 1}, {"CPU": 1}], [1, 2]),
+        ({"CPU": 1}, 2, [{}, {"CPU": 1}, {"CPU": 1}], [0, 1]),  # Ray gets no empty first bundle
+        ({"CPU": 1}, 3, [{"CPU": 1}, {"CPU": 2}, {"CPU": 1}], [1, 1, 2]),
+        ({"CPU": 1, "GPU": 1}, 1, [{"CPU": 1}, {"CPU": 1}], None),
+        ({"CPU": 0.1}, 3, [{"CPU": 1}, {"CPU": 0.3}], [1, 1, 1]),
+        ({"CPU": 1}, 1, [{"CPU": 4}], None),  # that is the trial's own
+    ],
+)
+def test_each_worker_gets_a_bundle_that_holds_it(each, count, bundles, places):
+    assert ray_train.places_for(each, count, bundles) == places
 
 
 @pytest.mark.ray

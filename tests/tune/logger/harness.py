@@ -1,4 +1,4 @@
-"""Fires the hooks of an experiment by hand, and reads its files back."""
+"""Fire the hooks of an experiment by hand, and read its files back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checkpoint_at(harness, trial, iteration):
 
 
 class LoggerHarness:
-    """A LoggerHarness has the default callbacks over a directory, with `given` before them."""
+    """Has the default callbacks over a directory, with `given` before them."""
 
     def __init__(self, directory, given=(), **writer):
         self.directory = Path(directory)

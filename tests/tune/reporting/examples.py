@@ -1,4 +1,4 @@
-"""Makes trials and an experiment for tests of reporters."""
+"""Make trials and an experiment for tests of reporters."""
 
 from __future__ import annotations
 

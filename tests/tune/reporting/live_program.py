@@ -65,7 +65,7 @@ def main(how, go_on):
     child.stdin.flush()
     child.wait()
     CLOCK.sleep(0.2)
-    sys.stdout.write("the script goes on\n")
+    sys.stdout.write("the script continues\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("live_program.py")
 TUNER = Path(__file__).with_name("tuner_program.py")
 
-AFTERWARDS = ["after the end", "the script goes on"]  # of a child and of the driver: in any order
+AFTERWARDS = ["after the end", "the script continues"]  # of a child and of the driver: in any order
 TABLE = [
     "  trial            status         x  k  iter  time (s)     loss",
     "★ obj_a1a89_00005  TERMINATED  1.25  2     3       1.5  0.16667",

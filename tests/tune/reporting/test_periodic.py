@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.tune.reporting.examples import NOW, run_info, trial
 
-from muster.tune.reporting.periodic import ReportInterval, Speed
+from muster.base.clock import ManualClock
+from muster.tune.reporting.periodic import PeriodicReporter, ReportInterval, Speed
 
 
 def test_a_cheap_picture_comes_once_per_period():
@@ -62,3 +64,17 @@ def test_a_time_budget_that_ends_sooner_is_the_end():
     assert [speed.eta_s(100, left) for left in (30.0, 300.0, -1.0)] == [30.0, 90.0, 0.0]
     assert speed.eta_s(None, 30.0) == 30.0
     assert speed.eta_s(None, None) is None
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_experiment_that_is_over_has_no_time_left(interrupted):
+    ends = []
+
+    class Noting(PeriodicReporter):
+        def conclude(self, snapshot, trials, *, interrupted):
+            ends.append(snapshot.eta_s)
+
+    reporter = Noting(clock=ManualClock(NOW), period_s=1.0)
+    reporter.begin(run_info(total=None, time_budget_s=3600.0))
+    reporter.end(interrupted=interrupted, trials=[trial(0, loss=1.0)])
+    assert ends == [3600.0 if interrupted else None]

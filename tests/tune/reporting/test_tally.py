@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.tune.reporting.examples import move, trial
 
-from muster.tune.reporting.tally import KEPT_BEST, KEPT_FAILURES, ExperimentTally, last_line, lookup
+from muster.tune.reporting.tally import KEPT_BEST, KEPT_FAILURES, ExperimentTally, error_line, lookup
 
 NAN = float("nan")
 
@@ -166,9 +166,40 @@ def test_values_are_found_by_flat_key():
     assert [lookup(values, key) for key in keys] == [1, 5, 6, 2, None, None, None, None]
 
 
-def test_the_last_line_of_a_traceback_says_what_happened():
-    assert last_line("Traceback:\n  File x\nValueError: boom\n\n") == "ValueError: boom"
-    assert last_line("") == ""
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        ("ValueError: boom\n\n", "ValueError: boom"),
+        ("ValueError: boom\nsecond line\n", "ValueError: boom"),
+        (
+            "AssertionError: \nArrays are not equal\n\n(shapes (2,), (3,))",
+            "AssertionError: Arrays are not equal",
+        ),
+        (
+            "RuntimeError: loading Net:\n\tsize mismatch for a\n\tfor b",
+            "RuntimeError: loading Net: size mismatch for a",
+        ),
+        (
+            "KeyError\n\nDuring handling:\n\nTraceback (most recent call last):\n  File y\nOSError\nx",
+            "OSError",
+        ),
+    ],
+)
+def test_the_first_line_after_the_frames_says_what_happened(raised, line):
+    assert error_line(f"Traceback (most recent call last):\n  File x\n    f()\n{raised}") == line
+
+
+def test_of_a_text_that_is_no_traceback_the_last_line_is_shown():
+    assert error_line("the command failed; its last lines:\nboom\nexit code 3\n") == "exit code 3"
+    assert error_line("") == ""
+
+
+def test_of_several_errors_raised_together_the_last_one_is_shown():
+    head = "  + Exception Group Traceback (most recent call last):\n  |   File x\n  | ExceptionGroup: both\n"
+    rest = (
+        "  +-+----- 1 -----\n    | ValueError: a\n    +----- 2 -----\n    | KeyError: b\n    +-----------\n"
+    )
+    assert error_line(head + rest) == "KeyError: b"
 
 
 def test_trials_whose_processes_are_on_their_way_are_starting_and_not_pending():

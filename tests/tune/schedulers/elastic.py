@@ -36,7 +36,7 @@ BASES = {
     "pbt": lambda: population(synch=False),
     "pbt_synch": lambda: population(synch=True),
 }
-JUMPS = ("pbt", "pbt_synch")  # trials go on from the checkpoints of others
+JUMPS = ("pbt", "pbt_synch")  # trials continue from the checkpoints of others
 
 
 def population(synch):
@@ -117,7 +117,7 @@ class Watched:
             self.sizes.setdefault(trial.trial_id, []).append(self.life.state.index.size(trial))
 
     def run(self) -> Watched:
-        """Raises when it is stuck, or when more is used than there is."""
+        """Raise when it is stuck, or when more is used than there is."""
         index, engine, idle = self.life.state.index, self.life.engine, 0
         while self.life.step():
             assert index.capacity.holds(index.used), f"{index.used} of {index.capacity}"

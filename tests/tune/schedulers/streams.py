@@ -90,7 +90,7 @@ class Stream:
         self._time: dict[str, int] = {}
 
     def run(self) -> Iterator[object]:
-        """Yields every answer, the reasons given with it, and now and then the state."""
+        """Yield every answer, the reasons given with it, and now and then the state."""
         for event in range(_EVENTS):
             self._search.is_over = event > _EVENTS * 0.7
             yield self._step()

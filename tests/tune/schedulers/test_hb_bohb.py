@@ -111,7 +111,7 @@ def test_the_budgets_of_a_whole_band_are_those_of_its_milestones():
 
 @pytest.mark.conformance("C-163")
 def test_the_searcher_hears_of_pauses_and_of_who_goes_on():
-    # mode min: the first two pause, the third is the worst and stops, the first goes on.
+    # mode min: the first two pause, the third is the worst and stops, the first continues.
     hand = by_hand(3, max_t=3, mode="min")
     assert [hand.report(trial, 1, index) for index, trial in enumerate(hand.trials)] == [
         "PAUSE",
@@ -186,12 +186,12 @@ def test_a_bracket_that_is_not_full_is_compared_only_when_nothing_runs():
     assert [hand.report(a, 1, 1), hand.report(b, 1, 2)] == ["PAUSE", "PAUSE"]
     assert hand.choose() is None  # t2 runs
     assert hand.report(c, 5, 3) == "PAUSE"
-    assert hand.choose() == "t0"  # all three go on to 3, where t2 is already
+    assert hand.choose() == "t0"  # all three continue to 3, where t2 is already
     assert hand.scheduler.choose_trial_to_run(hand.view, allow_recurse=False).trial_id == "t0"
     hand.start(a)
     assert hand.choose() == "t1"
     assert hand.report(a, 3, 1) == "PAUSE"
-    # Three of three: it counts as full now. One of them goes on, the best.
+    # Three of three: it counts as full now. One of them continues, the best.
     assert hand.report(b, 3, 2) == "STOP"
     assert hand.choose() == "t2"
     assert hand.statuses() == ["TERMINATED", "TERMINATED", "PAUSED"]

@@ -268,7 +268,7 @@ def test_a_bracket_that_is_not_full_waits_while_more_trials_come():
     new = hand.add()
     assert hand.choose() == new.trial_id
     assert hand.report(new, 3, 1) == "PAUSE"
-    # The searcher has nothing now: choosing compares three of five, and two of them go on.
+    # The searcher has nothing now: choosing compares three of five, and two of them continue.
     assert hand.choose() == "t4"
     assert hand.statuses()[3:] == ["TERMINATED", "PAUSED", "PAUSED"]
     assert [hand.report(trial, 9, 1) for trial in first] == ["PAUSE", "PAUSE", "STOP"]
@@ -330,7 +330,7 @@ def test_hang_2_survivors_past_the_next_milestone_are_halved_until_one_has_somet
     # The best nine ran on to 9 and beyond, the others stand at 1.
     decisions = [hand.report(trial, 9 if index >= 72 else 1, index) for index, trial in enumerate(members)]
     assert set(decisions[:-1]) == {"PAUSE"}
-    assert decisions[-1] == "PAUSE"  # 27 go on to 3; the nine that are past it wait for them
+    assert decisions[-1] == "PAUSE"  # 27 continue to 3; the nine that are past it wait for them
     live = [trial for trial in members if not trial.is_finished()]
     assert live == members[-27:]
     for trial in members[54:71]:

@@ -1,4 +1,4 @@
-"""HyperBand and median stopping in whole runs: trials pause, go on from their checkpoints, and end."""
+"""HyperBand and median stopping in whole runs: trials pause, continue from their checkpoints, and end."""
 
 import json
 import tempfile
@@ -12,7 +12,7 @@ from muster.tune.schedulers import HyperBandForBOHB, HyperBandScheduler, MedianS
 
 
 def train(config):
-    """Counts to nine; says where it went on."""
+    """Count to nine; say where it went on."""
     first, checkpoint = 1, tune.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as directory:

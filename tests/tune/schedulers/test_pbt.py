@@ -330,9 +330,9 @@ def at_every_step(make, **changes):
     original = world(make(), **changes)
     moments = []
     while True:
-        goes_on = original.step()
+        continues = original.step()
         moments.append(original.moment())
-        if not goes_on:
+        if not continues:
             return original, moments
 
 

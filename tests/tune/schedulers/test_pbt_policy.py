@@ -65,7 +65,7 @@ def test_a_row_is_not_doubled_when_the_crash_came_before_the_global_line(tmp_pat
     (tmp_path / "pbt_policy_a.txt").write_text("one\nagain\n")
     write(tmp_path, ONE, again)
     assert lines(tmp_path / "pbt_global.txt") == ["one", "again"]
-    assert lines(tmp_path / "pbt_policy_a.txt") == ["one", "again"]  # b has no history, so a's goes on
+    assert lines(tmp_path / "pbt_policy_a.txt") == ["one", "again"]  # b has no history, so a's continues
 
 
 def test_a_new_experiment_does_not_go_on_with_an_old_file(tmp_path):

@@ -81,7 +81,7 @@ class Hand:
         return started
 
     def round(self, *numbers, **more):
-        """Each reports and goes on; what they have afterwards."""
+        """Each reports and continues; what they have afterwards."""
         for number in numbers:
             self.report(number, **more)
             self.go_on()

@@ -60,7 +60,7 @@ class Stepper(Trainable):
 
 
 def function(config):
-    """Saves at every third step only: its resources may change then, and at no other time."""
+    """Save at every third step only: its resources may change then, and at no other time."""
     at, is_last = 0, False
     if (checkpoint := tune.get_checkpoint()) is not None:
         at = json.loads(Path(checkpoint.path, "at").read_text())

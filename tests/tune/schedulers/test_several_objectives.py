@@ -46,7 +46,7 @@ def drawn(stream):
 
 
 def expected_order(seen, is_bounded):
-    """Returns the reports best first, by the rules alone."""
+    """Return the reports best first, by the rules alone."""
     rows = [(-error, -latency) for error, latency in seen]
     excess = [max(0.0, latency - 50) / 50 if is_bounded else 0.0 for _, latency in seen]
     return brute_force(rows, excess)

@@ -247,3 +247,15 @@ def test_any_quantised_integer_is_a_multiple_within_its_bounds(low, width, q, is
 @given(low=st.integers(1, 10**9), width=st.integers(1, 10**9), seed=seeds)
 def test_any_log_integer_is_below_its_upper_bound(low, width, seed):
     assert low <= lograndint(low, low + width).sample(random_state=seed) < low + width
+
+
+def test_the_samplers_of_domains_are_told_apart_by_class_as_in_ray():
+    from muster.tune.search.sample import Categorical, Float, Integer
+
+    kinds = (Categorical, Float, Integer)
+    domains = (Categorical([1]).uniform(), Float(0, 1).uniform(), Integer(0, 2).uniform())
+    found = [
+        [isinstance(domain.get_sampler(), kind.default_sampler_cls) for kind in kinds] for domain in domains
+    ]
+    assert found == [[True, False, False], [False, True, False], [False, False, True]]
+    assert isinstance(Float(1, 2).loguniform().get_sampler(), Float._LogUniform)

@@ -1,4 +1,4 @@
-"""Checks each stopper that comes with muster at exact values."""
+"""Check each stopper that comes with muster at exact values."""
 
 import math
 import pickle

@@ -30,7 +30,7 @@ class Sound(Trainable):
 
 class Forgetful(Sound):
     def restore(self, checkpoint_path):
-        """Loads nothing."""
+        """Load nothing."""
 
 
 class Unsaved(Sound):

@@ -14,7 +14,7 @@ from muster.tune.utils.util import memory_use, wait_until_free
 
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
-    """Makes `nvidia-smi` print what it is given."""
+    """Make `nvidia-smi` print what it is given."""
 
     def install(lines: str) -> None:
         (tmp_path / "out").write_text(lines)

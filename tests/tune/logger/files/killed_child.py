@@ -1,4 +1,4 @@
-"""Logs rows until it is killed; run by test_killed.py with a directory and "process" or "thread"."""
+"""Log rows until it is killed; run by test_killed.py with a directory and "process" or "thread"."""
 
 from __future__ import annotations
 

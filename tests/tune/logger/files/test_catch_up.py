@@ -14,7 +14,7 @@ from muster.tune.logger.files.trial_log import CSV, JSON
 
 
 def life_of_a_trial(stream, length):
-    """Returns what happens to a trial: it reports, saves, fails, and takes over checkpoints of others."""
+    """Return what happens to a trial: it reports, saves, fails, and takes over checkpoints of others."""
     events = ["start"]
     for _ in range(length):
         events += stream.choices([["report"], ["save"], ["start"], ["exploit", "start"]], [8, 2, 1, 1])[0]
@@ -22,7 +22,7 @@ def life_of_a_trial(stream, length):
 
 
 class Life:
-    """A Life repeats events on a trial, as ExperimentState would, and calls the hooks of `fire`."""
+    """Repeats events on a trial, as ExperimentState would, and calls the hooks of `fire`."""
 
     def __init__(self, trial, fire):
         self.trial, self.fire = trial, fire

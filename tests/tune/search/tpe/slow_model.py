@@ -62,7 +62,7 @@ def widths(column, bin_width):
 
 
 def draw(kernels, rng, count, numbers, choices):
-    """Draws candidates one coordinate at a time, from random numbers taken in the model's order."""
+    """Draw candidates one coordinate at a time, from random numbers taken in the model's order."""
     edges = np.cumsum(kernels.raw)
     total = (edges[-1] if len(edges) else 0.0) + 1.0
     picks = [int(np.searchsorted(edges, x * total, side="right")) for x in rng.random(count)]

@@ -77,6 +77,31 @@ def test_names_and_seed():
         assert made.suggest("a") == searcher(FULL, seed=5).suggest("a")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", -1), ("seed", 0.5), ("seed", 2**128), ("n_candidates", 0), ("n_candidates", 2.5)],
+)
+def test_a_setting_without_meaning_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=name):
+        TPESearch(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"constraints": {"ms": "fast"}}, "'ms': 'fast'"),
+        ({"constraints": {"ms": math.nan}}, "'ms': nan"),
+        ({"space": {"a": {"b": choice([])}}}, r"\['b'\]"),
+        ({"space": {"a": uniform(2, 1)}}, r"uniform\(2, 1\)"),
+        ({"points_to_evaluate": [{"y": 0.5}]}, "'y'"),
+        ({"points_to_evaluate": [{"x": 0.5}], "evaluated_rewards": [[1.0, 2.0]]}, "2"),
+    ],
+)
+def test_what_it_cannot_use_is_a_value_error_at_once(options, named):
+    with pytest.raises(ValueError, match=named):
+        TPESearch(**{"space": {"x": uniform(0, 1)}, "metric": "loss", "mode": "min", **options})
+
+
 def test_without_a_seed_numpys_global_stream_gives_it():
     import numpy as np
 
@@ -261,7 +286,7 @@ def good(made):
 
 
 def ended(made, *endings):
-    """Suggests and ends trials: a value, or keyword arguments of on_trial_complete."""
+    """Suggest and end trials: a value, or keyword arguments of on_trial_complete."""
     for number, ending in enumerate(endings):
         made.suggest(f"t{number}")
         how = {"result": {"loss": ending}} if isinstance(ending, float) else ending
