@@ -237,6 +237,14 @@ def get_head_ip(cluster: str) -> None:
         emit(head.ip.encode())
 
 
+def _workers(session: OpenCluster) -> list[Machine]:
+    """Return the workers, and warn about hosts that may have one and did not answer."""
+    workers = session.workers()
+    for ip, problem in session.port.silent_hosts().items():
+        remark(f"warning: host {ip} may have a worker, but did not answer: {problem}")
+    return workers
+
+
 @click.command("get-worker-ips", context_settings=_WIDTH)
 @_cluster
 def get_worker_ips(cluster: str) -> None:
@@ -247,7 +255,7 @@ def get_worker_ips(cluster: str) -> None:
       muster get-worker-ips rack.yaml
     """
     with opened_cluster(cluster, is_quiet=True) as session:
-        for machine in session.workers():
+        for machine in _workers(session):
             emit(machine.ip.encode())
 
 
@@ -263,7 +271,7 @@ def kill_random_node(cluster: str, yes: bool, hard: bool) -> None:
       muster kill-random-node rack.yaml -y
     """
     with opened_cluster(cluster, is_quiet=True) as session:
-        workers = session.workers()
+        workers = _workers(session)
         if not workers:
             raise ClusterError(f"cluster {session.config.cluster_name!r} has no workers now")
         chosen = secrets.choice(workers)

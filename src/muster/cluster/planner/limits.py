@@ -246,7 +246,9 @@ def remove_idle(
     removals = []
     for node in chosen:
         what = "idle" if node.runs else "on its way and unneeded"
-        removals.append(removal(node, StopCause.IDLE, f"{what} for {node.idle_s:g} s", node.idle_s))
+        # The timeout in the file may be longer: without this, operators look for a mistake in it.
+        why = ", and no experiment will need it" if node.runs and request.most_idle_s is not None else ""
+        removals.append(removal(node, StopCause.IDLE, f"{what} for {node.idle_s:g} s{why}", node.idle_s))
     return tuple(removals), {name: times for name, times in left.items() if times}
 
 
