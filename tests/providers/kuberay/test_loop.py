@@ -127,9 +127,10 @@ def test_a_raylet_that_its_container_restarts_in_a_pod_that_leaves_gets_no_work(
     assert (stage.runtime.killed_work, len(stage.runtime.busy), pod in stage.runtime.busy) == ([], 1, False)
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_pods_that_end_with_their_drained_raylet_are_not_refilled_again_and_again(hosts):
-    """The API server is slow: the operator has replaced a pod before the patch that names it."""
+def test_pods_that_end_with_their_drained_raylet_are_not_refilled_again_and_again(hosts, is_listed):
+    """The operator has replaced a pod before the patch that names it, or before the tick that ends it."""
     world = DirectWorld()
     group = worker_group("small", 0, maxReplicas=5, numOfHosts=hosts)
     world.create(group, autoscalerOptions={"idleTimeoutSeconds": 10})
@@ -139,11 +140,14 @@ def test_pods_that_end_with_their_drained_raylet_are_not_refilled_again_and_agai
     stage.runtime.busy.clear()
     for _ in range(30):
         dead = set(stage.runtime.drained)
-        stage.tick(patch=False, operator=False)
+        if not is_listed:
+            stage.tick(patch=False, operator=False)
         for name in dead & set(world.operator.workers("small")):
             world.admin.set_status(name, {"phase": "Succeeded"})
         world.operator.step(2)
         world.caught_up(stage.provider)
+        if is_listed:
+            stage.tick(patch=False, operator=False)
         stage.provider.scaler.step()
     assert (world.size()[0], world.operator.workers("small"), stage.states()) == (0, [], [])
     assert len(world.operator.made) <= 8  # each was replaced at most once

@@ -112,6 +112,10 @@ def test_tpus_among_the_start_parameters_are_not_dropped():
     params = {"resources": '"{\\"TPU\\": 4, \\"Custom\\": 2}"'}
     found = resources(limits={"cpu": 1, "google.com/tpu": "8"}, rayStartParams=params)
     assert found == {"CPU": 1, "TPU": 4, "Custom": 2}
+    key = "cloud.google.com/gke-tpu-"
+    selector = {f"{key}accelerator": "tpu-v6e-slice", f"{key}topology": "2x2"}
+    found = resources(limits={"cpu": 1}, rayStartParams=params, nodeSelector=selector)
+    assert found == {"CPU": 1, "TPU": 4, "Custom": 2, "TPU-v6e-4-head": 1}
 
 
 def test_resources_of_a_group_that_override_the_start_parameters_are_reported():

@@ -14,7 +14,23 @@ from muster.providers.kuberay.effects import idle_options
 from muster.providers.kuberay.ray_cluster import HEAD_GROUP, cluster_config
 from muster.providers.kuberay.scaling import worker_groups
 
-SAMPLES = list(yaml.safe_load_all((Path(__file__).parent / "samples.yaml").read_text()))
+
+def documents(name):
+    return list(yaml.safe_load_all((Path(__file__).parent / name).read_text()))
+
+
+def members(family):
+    """Return the samples of a family; a member's own fields replace those of the family's spec."""
+    expected = {key: value for key, value in family.items() if key not in ("files", "spec", "metadata")}
+    for file, fields in family["files"].items():
+        spec = {**family["spec"], **fields}
+        metadata = spec.pop("metadata", family.get("metadata", {}))
+        manifest = {"kind": "RayCluster", "metadata": metadata, "spec": spec}
+        yield {"file": file, "manifest": manifest, **expected}
+
+
+FAMILIES = [sample for family in documents("sample_families.yaml") for sample in members(family)]
+SAMPLES = documents("samples.yaml") + FAMILIES
 CLUSTER_OF = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
 
 
@@ -33,6 +49,16 @@ def cluster_of(sample):
 def samples(key):
     found = [one for one in SAMPLES if key in one]
     return pytest.mark.parametrize("sample", found, ids=[one["file"] for one in found])
+
+
+def test_every_sample_is_here_once_and_expects_something():
+    """All 133 samples with a RayCluster that were found are here, and 13 files of KubeRay's tests."""
+    names = [sample["file"] for sample in SAMPLES]
+    files = {name.partition(" (")[0] for name in names}
+    others = {file for file in files if file.startswith(("benchmark/", "clients/", "ray-operator/"))}
+    assert len(names) == len({*names})
+    assert (len(files - others), len(others)) == (133, 13)
+    assert all(("types" in sample) != ("refused" in sample) for sample in SAMPLES)
 
 
 @samples("types")
@@ -82,6 +108,8 @@ def test_rays_own_autoscaler_agrees_where_it_can_read_a_sample():
         ):  # a RayCluster without groups, or a group without limits, is a KeyError
             unread.append(sample["file"])
             continue
+        head = {key: value for key, value in theirs[HEAD_GROUP]["resources"].items() if value or key == "CPU"}
+        assert ours[HEAD_GROUP].resources == head, sample["file"]  # Ray keeps `num-gpus: "0"` as 0 GPUs
         for group in cluster["spec"]["workerGroupSpecs"]:
             if group.get("suspend"):  # Ray counts on a group that the operator does not fill
                 continue
@@ -89,4 +117,4 @@ def test_rays_own_autoscaler_agrees_where_it_can_read_a_sample():
             limits = (mine.min_workers, mine.max_workers) == (other["min_workers"], other["max_workers"])
             assert (mine.resources, limits) == (other["resources"], True), sample["file"]
             agreed += 1
-    assert (len(unread), agreed) == (12, 45)
+    assert (len(unread), agreed) == (32, 119)

@@ -300,11 +300,10 @@ class Scaler:
                 raise
             self._log(cluster, patch)
         self._spare.counts = dict(patch.spare)
-        left = {n: one for n, one in self._spare.gone.items() if n not in request.ends and one in patch.spare}
-        self._spare.gone = left
-        self._ended_names.update(dict.fromkeys(request.ends))
-        while len(self._ended_names) > _MAX_DONE:
-            del self._ended_names[next(iter(self._ended_names))]
+        grown = {group for shape in request.launches.values() for group in shape} - patch.spare.keys()
+        left = {n: one for n, one in self._spare.gone.items() if n not in request.ends and one not in grown}
+        self._spare.gone = dict(list(left.items())[-_MAX_DONE:])
+        self._ended_names = dict.fromkeys([*self._ended_names, *request.ends][-_MAX_DONE:])
         self.queue.settle(request, patch)
         return True
 

@@ -226,8 +226,10 @@ class _Builder:
         refused = min((more - granted) * group.hosts, launched)
         self._refuse(group, asked, refused)
         left = spare - (wanted - launched) + granted * group.hosts - (launched - refused)
-        # The operator replaces a pod that ended before it was named, as one whose node was drained does.
-        lost = min(gone, max(0, left), max(0, total - over - group.least) * group.hosts) // group.hosts
+        # The operator replaces a pod that ended before it was named, as one whose node was drained does. When
+        # the loop knows the replacement already, it stays above the replicas until the loop ends it.
+        replaced = min(gone, max(0, left)) if asked else gone
+        lost = min(replaced, max(0, total - over - group.least) * group.hosts) // group.hosts
         self._spare[group.name] = left - lost * group.hosts
         total = max(0, total - over - lost)
         # The owner of a gate may have lowered the replicas below the pods that are there.
