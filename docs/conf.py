@@ -23,6 +23,7 @@ NEW_PICTURES = ROOT / "build" / "docs" / "pictures"
 
 project = "muster"
 author = "the authors of muster"
+project_copyright = "the authors of muster"
 release = muster.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
