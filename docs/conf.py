@@ -109,12 +109,12 @@ SEARCH_WORDS = {
     },
     "docs/search-spaces": {
         "*": ("nested search space",),
-        "Domains": ("log scale", "learning rate", "range of a parameter"),
+        "Domains": ("log scale", "learning rate in log scale", "range of a parameter"),
         "Grids": ("grid", "grid search"),
         "Conditional spaces": ("conditional search space",),
     },
     "docs/searchers": {
-        "Earlier results": ("more trials", "warm start"),
+        "Earlier results": ("add trials", "warm start"),
         "*": ("optuna", "bayesian optimization", "hyperopt", "multi objective", "several objectives"),
         "Repeat a search": ("seed", "reproducible", "random seed"),
     },
