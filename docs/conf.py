@@ -23,6 +23,7 @@ NEW_PICTURES = ROOT / "build" / "docs" / "pictures"
 
 project = "muster"
 author = "the authors of muster"
+project_copyright = "the authors of muster"
 release = muster.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
@@ -58,28 +59,36 @@ html_show_sourcelink = False
 SEARCH_WORDS = {
     "docs/aws": {
         "What the head may do": ("IAM", "IAM permissions", "IAM policy"),
+        "Preflight checks": ("AWS credentials",),
         "Prices": ("spot prices",),
     },
     "docs/budgets": {"Enforce a budget": ("budget", "what a budget includes")},
     "docs/checkpoints": {
-        "*": ("resume", "checkpoint", "retry", "crash", "kill"),
+        "*": ("resume", "checkpoint", "old checkpoints", "retry", "crash", "kill"),
+        "Resume an experiment": ("continue after a crash",),
         "What survives": ("S3", "remote storage", "storage_path"),
         "Preemption": ("preemption", "preempted", "SIGTERM"),
     },
     "docs/cluster-yaml": {
         "*": ("idle timeout", "idle_timeout_minutes", "max_workers", "min_workers"),
+        "Offers: zones, markets and prices": ("price file", "price list"),
         "Containers: `docker`": ("docker", "podman", "containers"),
     },
-    "docs/cost": {"Spot or on-demand": ("spot", "spot machines", "spot instances")},
+    "docs/cost": {
+        "*": ("cheapest machine", "save money", "lower costs"),
+        "Spot or on-demand": ("spot", "spot machines", "spot instances"),
+    },
     "docs/dashboard": {
         "*": ("dashboard",),
         "Access": ("remote access", "token"),
         "Actions": ("stop button",),
     },
+    "docs/estimates": {"*": ("estimate cost", "cost forecast", "price of an experiment")},
     "docs/from-ray-tune": {"*": ("not supported", "differences", "unsupported features")},
-    "docs/gpus": {"*": ("GPU", "half a GPU", "fractional GPU")},
+    "docs/gpus": {"*": ("GPU", "half a GPU", "fractional GPU", "no GPU found")},
     "docs/installation": {"*": ("install", "extras", "Windows", "macOS")},
     "docs/kubernetes": {"*": ("kubernetes", "kuberay", "helm"), "Waiting pods": ("pending pod",)},
+    "docs/laptop-cluster": {"Stop the cluster": ("delete cluster", "stop cluster", "shut down cluster")},
     "docs/metrics": {"*": ("prometheus", "grafana", "alerts")},
     "docs/monitor": {"*": ("monitor", "shadow mode")},
     "docs/node-setup": {
@@ -87,33 +96,53 @@ SEARCH_WORDS = {
         "Find orphaned machines with `muster gc`": ("orphaned machines", "leaked machines"),
     },
     "docs/reference/commands": {"Exit codes": ("exit codes", "exit code 1", "exit code 2", "exit code 3")},
-    "docs/results": {"*": ("best config", "best result", "dataframe")},
+    "docs/ray-on-slurm": {"Jobs that wait": ("pending Slurm job",)},
+    "docs/results": {
+        "*": ("best config", "best result", "best model", "dataframe"),
+        "Files": ("stored results", "result files", "results folder"),
+    },
     "docs/schedulers": {
-        "*": ("early stopping", "pruning", "scheduler"),
+        "*": ("early stopping", "pruning", "scheduler", "bad trials"),
         "ASHAScheduler": ("ASHA",),
         "HyperBandScheduler": ("HyperBand", "BOHB"),
         "PopulationBasedTraining": ("PBT", "PB2"),
     },
     "docs/search-spaces": {
         "*": ("nested search space",),
+        "Domains": ("log scale", "learning rate in log scale", "range of a parameter"),
+        "Grids": ("grid", "grid search"),
         "Conditional spaces": ("conditional search space",),
     },
     "docs/searchers": {
-        "*": ("optuna", "bayesian optimization", "hyperopt"),
+        "Earlier results": ("add trials", "warm start"),
+        "*": ("optuna", "bayesian optimization", "hyperopt", "multi objective", "several objectives"),
         "Repeat a search": ("seed", "reproducible", "random seed"),
     },
     "docs/security": {"Ports": ("port", "ports", "open ports", "firewall")},
     "docs/stoppers-callbacks": {
-        "Stop trials": ("stopper", "timeout"),
+        "Stop trials": ("stopper", "timeout", "time limit", "stop after hour", "maximum iterations"),
         "React to events": ("callback", "callbacks"),
     },
     "docs/tracking": {"*": ("mlflow", "wandb", "tensorboard", "weights & biases")},
+    "docs/support": {"*": ("Ray version", "supported versions", "tested versions")},
+    "docs/troubleshooting": {
+        "Tuning": ("out of memory", "stuck trial", "pending trial", "hang"),
+        "Clusters": ("worker log", "cluster does not scale", "failed setup", "no workers"),
+    },
+    "docs/tune": {
+        "How trials run": ("concurrent trials", "parallel trials", "many trials", "CPU cores", "all cores"),
+        "Output": ("trial output", "log file", "live view", "progress bar"),
+    },
     "docs/tune-cli": {
-        "`stop` and `set`: change a running experiment": ("stop trial", "stop one trial", "stop experiment"),
+        "`stop` and `set`: change a running experiment": (
+            *("stop trial", "stop one trial", "stop experiment", "kill trial", "cancel trial"),
+        ),
         "`resume`: continue an interrupted experiment": ("resume experiment",),
     },
     "docs/tutorials/ddp": {"*": ("DDP", "distributed training", "several GPUs per trial", "torchrun")},
+    "docs/tutorials/notebook": {"*": ("jupyter", "notebook", "colab")},
     "docs/tutorials/ray-up": {"*": ("ray up", "ray autoscaler")},
+    "docs/tutorials/shell-command": {"*": ("bash script", "shell script")},
     "docs/slurm": {"*": ("slurm",)},
 }
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -25,11 +25,32 @@ from urllib.parse import quote, unquote, urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "docs" / "html"
 HARNESS = ROOT / "tools" / "site_check.html"
-# A reader types these, and the search must lead somewhere.
-WORDS = (
-    *("ASHA", "checkpoint", "resume", "OptunaSearch", "placement group"),
-    *("preempted", "idle_timeout_minutes", "TensorBoard", "NodeProvider", "infeasible"),
-)
+# A reader types these, and one of the first three results must be the page.
+ANSWERS = {
+    "docs/schedulers": ("ASHA", "prune bad trials"),
+    "docs/checkpoints": ("checkpoint", "resume", "preempted", "delete old checkpoints"),
+    "docs/reference/search": ("OptunaSearch",),
+    "docs/gpus": ("CUDA_VISIBLE_DEVICES", "no gpu found"),
+    "docs/cluster-yaml": ("idle_timeout_minutes", "price file"),
+    "docs/tracking": ("TensorBoard",),
+    "docs/providers": ("NodeProvider",),
+    "docs/verdicts": ("infeasible",),
+    "docs/troubleshooting": ("log of a worker", "out of memory", "cluster does not scale up"),
+    "docs/tune": ("see trial output", "how many trials at once", "use all cores", "progress bar"),
+    "docs/cost": ("cheapest machine",),
+    "docs/laptop-cluster": ("delete cluster",),
+    "docs/results": ("where are results stored", "load best model"),
+    "docs/search-spaces": ("grid search", "learning rate log scale"),
+    "docs/stoppers-callbacks": ("stop after one hour",),
+    "docs/tutorials/notebook": ("jupyter",),
+    "docs/searchers": ("multi objective", "add more trials"),
+    "docs/tune-cli": ("kill a trial",),
+    "docs/aws": ("aws credentials",),
+    "docs/support": ("which version of ray",),
+    "docs/tutorials/shell-command": ("run a bash script",),
+    "docs/ray-on-slurm": ("pending job slurm",),
+}
+WORDS = {word: page for page, words in ANSWERS.items() for word in words}
 WIDTHS = (400, 1280)
 PICTURED = (
     "docs/index.html",
@@ -175,7 +196,7 @@ class Browser:
 
 
 def browser_problems(
-    root: Path, command: str, words: tuple[str, ...], pictures: Path | None = None
+    root: Path, command: str, words: Mapping[str, str], pictures: Path | None = None
 ) -> list[str]:
     """Return what is wrong with a site in a browser; saves pictures of some pages on request."""
     pages = [page.relative_to(root).as_posix() for page in Site(root).pages if page != root / "index.html"]

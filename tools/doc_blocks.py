@@ -10,7 +10,8 @@ A comment above a block, `<!-- docs: WORD -->`, changes that: `new` starts anoth
 the block to a file instead of running it, `similar` compares output without its numbers, `serves` leaves the
 commands running until the page ends, `installs` leaves them to `make docs`, `needs EXTRA` (for all later
 blocks too; `needs nothing` ends it) runs them with everything installed instead of the base install.
-`<!-- setup` ... `-->` holds Python that readers do not see.
+`<!-- setup` ... `-->` holds Python that readers do not see. Programs that it writes to `bin` come first in
+PATH: they stand for those of a site, such as Slurm's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 RUN = ("python", "console", "sh")
+OUTPUT = re.compile(r"^\$ [^\n]*\n(?!\$ )[^\n]", re.MULTILINE)  # a command, and a line that is none
 MARKS = ("new", "file", "similar", "serves", "needs", "installs")
 TIMEOUT_S = 300
 SERVED_S = 8
@@ -46,7 +48,10 @@ SHOWN_DIRECTORY = "/data"
 MODULES = {"torch": "torch"}
 NUMBERS = (
     (
-        re.compile(r"[0-9a-f]{5}_\d{5}(?:_\d+)?|(?<![a-z0-9.])[0-9a-f]{8}(?![a-z0-9])|\bt-[0-9a-f]{12}\b"),
+        re.compile(
+            r"[0-9a-f]{5}_\d{5}(?:_\d+)?|(?<![a-z0-9.])[0-9a-f]{8}(?![a-z0-9])|"
+            r"\bt-[0-9a-f]{12}\b|(?<=-)[0-9a-f]{6}(?![a-z0-9])"
+        ),
         "ID",
     ),
     (re.compile(r"\d{4}-\d\d-\d\d[ _]\d\d[:-]\d\d(?:[:-]\d\d)?"), "DATE"),
@@ -101,9 +106,14 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def wrong_marks(text: str) -> list[str]:
-    """Return comments that mean nothing, and extras that a page needs but does not name."""
+    """Return comments that mean nothing, output that is not checked, and extras that a page does not name."""
     blocks = blocks_of(text)
     wrong = [f"line {block.line}: {mark}" for block in blocks for mark in block.marks if mark not in MARKS]
+    wrong += [
+        f"output that is not checked: {match['text'].splitlines()[0]}"
+        for match in BLOCK.finditer(text)
+        if match["language"] == "text" and OUTPUT.search(match["text"])
+    ]
     visible = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     needed = {word for block in blocks for word in block.needs.split()}
     return wrong + [
@@ -275,7 +285,7 @@ def variables(python: Path, home: Path) -> dict[str, str]:
     kept.pop("VIRTUAL_ENV", None)
     return {
         **kept,
-        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join((str(home / "bin"), str(python.parent), os.environ["PATH"])),
         "HOME": str(home),
         "MUSTER_HOME": str(home / ".muster"),
         "MUSTER_GIT": ROOT.as_uri(),

@@ -22,7 +22,7 @@ BEGIN, END = "<!-- measured: written by tools/measured.py -->\n", "<!-- measured
 
 
 class Row(NamedTuple):
-    """One line of the table: the figures of a benchmark behind it; an empty one is a dash."""
+    """One line of the table: the figures of a benchmark behind it, ours and Ray's or Optuna's."""
 
     what: str
     bench: str
@@ -83,9 +83,8 @@ def number(value: float, unit: str) -> str:
 
 
 def line(row: Row, figures: dict[str, float]) -> str:
-    ours = figures[row.ours]
-    cells = [number(figures[name], row.unit) if name else "-" for name in (row.ours, row.ray, row.optuna)]
-    peer = figures[row.ray or row.optuna]
+    ours, peer = figures[row.ours], figures[row.ray or row.optuna]
+    cells = [number(ours, row.unit), f"{'Ray' if row.ray else 'Optuna'} {number(peer, row.unit)}"]
     ratio = ours / peer if row.more_is_better else peer / ours
     return f"| {' | '.join([row.what, *cells, f'{ratio:.2g}x' if ratio < 10 else f'{ratio:.0f}x'])} |"
 
@@ -97,8 +96,8 @@ def table(record: dict[str, Any]) -> str:
     how = ", ".join(f"`{run['command']}` ({run['date']})" for run in runs.values())
     return "\n".join(
         [
-            "| | muster | Ray 2.60 | Optuna 5 | factor |",
-            "|---|---|---|---|---|",
+            "| | muster | Ray 2.60 or Optuna 5 | factor |",
+            "|---|---|---|---|",
             *lines,
             "",
             f"{how}, on {record['machine']}. {record['note']}",

@@ -45,3 +45,11 @@ def test_a_release_keeps_its_items_when_new_fragments_come(tmp_path):
 def test_a_fragment_with_another_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"3\.new\.md: name it ISSUE\.KIND\.md"):
         changelog.changelog(write(tmp_path / "d", i3_new="x"), "")
+
+
+def test_before_the_first_release_everything_is_added_in_two_lines_at_most(root):
+    text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    unreleased, *releases = text.split("\n## ")[1:]
+    items = unreleased.split("\n- ")[1:]
+    assert releases or ("### Changed" not in unreleased and "### Fixed" not in unreleased)
+    assert [item for item in items if item.strip().count("\n") > 1] == []

@@ -111,3 +111,15 @@ def test_a_block_whose_library_is_absent_is_skipped_with_a_message_and_a_page_na
     assert wrong_marks(text) == ["needs ray, but does not say how to install it"]
     assert wrong_marks(f'`pip install "muster-ml[ray]"`\n{text}') == []
     assert wrong_marks("<!-- docs: odd -->\n```sh\ntrue\n```\n") == ["line 2: odd"]
+
+
+def test_output_in_a_block_that_is_not_run_is_found():
+    assert wrong_marks("```text\n$ a\n$ b\n```\n\n```console\n$ a\nprinted\n```\n") == []
+    assert wrong_marks("```text\n$ a\nprinted\n```\n") == ["output that is not checked: $ a"]
+
+
+def test_programs_of_a_page_come_before_all_others(tmp_path):
+    write = "from pathlib import Path\nPath('bin').mkdir()\nfile = Path('bin', 'sbatch')"
+    hidden = f"<!-- setup\n{write}\nfile.write_text('#!/bin/sh\\necho 47\\n')\nfile.chmod(0o755)\n-->\n"
+    text = f"{hidden}```console\n$ sbatch\n```\n"
+    assert PageRun("page.md", text, environment(tmp_path)).run().text.endswith("$ sbatch\n47\n```\n")

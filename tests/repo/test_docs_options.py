@@ -63,7 +63,7 @@ def unknown_options(text: str) -> list[str]:
     """Return the options in shown calls of `muster` that the command does not have."""
     unknown = []
     for line in COMMAND.findall(text):
-        call = QUOTED.sub("", line.partition("#")[0]).partition(" -- ")[0]  # words of other commands
+        call = re.split("#| -- | [|] ", QUOTED.sub("", line))[0]  # without words of other commands
         name = next((" ".join(call.split()[:n]) for n in (2, 1) if " ".join(call.split()[:n]) in FOUND), None)
         if name is not None:
             known = {*options_of(FOUND[name]), "--help", "-h"}

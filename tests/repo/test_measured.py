@@ -29,8 +29,8 @@ def test_a_line_says_by_which_factor_ours_is_better_whichever_way_round():
     fast = measured.Row("rate", "tune", "a", "b", "", "", True)
     slow = measured.Row("time", "tune", "a", "", "b")
     figures = {"a": 0.25, "b": 0.5}
-    assert measured.line(fast, figures) == "| rate | 0.25 | 0.5 | - | 0.5x |"
-    assert measured.line(slow, figures) == "| time | 250 ms | - | 500 ms | 2x |"
+    assert measured.line(fast, figures) == "| rate | 0.25 | Ray 0.5 | 0.5x |"
+    assert measured.line(slow, figures) == "| time | 250 ms | Optuna 500 ms | 2x |"
 
 
 def test_the_last_line_of_a_log_is_recorded_with_its_command(tmp_path):

@@ -44,16 +44,16 @@ def test_links_to_missing_pages_and_anchors_are_found(tmp_path):
 @pytest.mark.skipif(BROWSER is None, reason="no browser on this machine")
 def test_a_browser_finds_what_is_too_wide_too_pale_missing_or_an_error_and_nothing_else(tmp_path):
     good = site(tmp_path / "good", good=GOOD, search=SEARCH)
-    assert check_site.browser_problems(good, BROWSER, ("known",)) == []
+    assert check_site.browser_problems(good, BROWSER, {"known": "docs/x"}) == []
     bad = site(tmp_path / "bad", bad=BAD, search=SEARCH)
-    found = "\n".join(check_site.browser_problems(bad, BROWSER, ("known", "absent")))
+    found = "\n".join(check_site.browser_problems(bad, BROWSER, {"known": "docs/y", "absent": "docs/x"}))
     for problem in (
         "docs/bad.html at 400: 208 pixels too wide",
         "docs/bad.html at 400: light: hard to read (2.3): pale",
         "docs/bad.html at 1280: no picture",
-        "the search finds nothing for absent",
+        "the search finds nothing for absent, not docs/x",
+        "the search finds docs/x for known, not docs/y",
         'console: "an error"',
         "not found: GET /docs/gone.png",
     ):
         assert problem in found
-    assert "nothing for known" not in found

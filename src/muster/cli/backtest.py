@@ -23,7 +23,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from muster.base.text import counted, duration, moment, money, short_duration
-from muster.cli.console import HEADING, QUIET, new_figure, save_figure
+from muster.cli.console import HEADING, QUIET, new_figure, output_option, save_figure
 from muster.cli.grid import PageSize, TableGrid
 from muster.sim.backtest.compare import BacktestReport, Spread
 
@@ -35,7 +35,7 @@ Examples:
   muster backtest laptop                         the history of the cluster "laptop"
   muster backtest ~/.muster/clusters/laptop/history --cluster-file other.yaml
   muster backtest laptop --objective cost --objective utilization --idle-timeout 1
-  muster backtest laptop --prices prices.csv --market spot --spot spot.json --plot costs.png
+  muster backtest laptop --prices prices.csv --market spot --spot spot.json -o costs.png
 
 \b
 Exit codes:
@@ -97,24 +97,22 @@ Exit codes:
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of processes. Default: one per CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), help="Write a plot (PNG) of costs and waiting times."
-)
-def backtest(trace: str, as_json: bool, plot: Path | None, **given: Any) -> None:  # noqa: ANN401 - see above
+@output_option(help="Write a plot (PNG) of costs and waiting times.")
+def backtest(trace: str, as_json: bool, output: Path | None, **given: Any) -> None:  # noqa: ANN401 - see above
     """Replay the history of a cluster with other settings, and compare costs.
 
     TRACE is the name of a cluster, its directory `history`, or a file in it. The same controller runs against
     the recorded demand, with the recorded settings and with every combination of the options below.
     """
-    figure = None if plot is None else new_figure(11, 4.6)  # fails before anything is replayed
+    figure = None if output is None else new_figure(11, 4.6)  # fails before anything is replayed
     report = _report(history_place(trace), ReplayOptions(**given))
-    if plot is not None and figure is not None:
+    if output is not None and figure is not None:
         left, right = figure.subplots(1, 2)
         _draw_costs(left, report)
         _draw_spend(right, report)
         figure.suptitle(f"{duration(report.until - report.since)} of {report.cluster}, replayed")
-        save_figure(figure, plot)
-        remark(f"written: {plot}")
+        save_figure(figure, output)
+        remark(f"written: {output}")
     if as_json:
         emit(encode_plain(report))
         return

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, RenderableType
@@ -116,13 +117,22 @@ def confirm(question: str, *, default: bool = True, err: bool = False) -> None:
     raise click.Abort
 
 
+class _Output(click.Option):  # `-o`, and `--plot`, an older name that no help shows
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401
+        super().add_to_parser(parser, ctx)
+        parser.add_option(self, ["--plot"], dest=self.name)
+
+
+output_option = partial(click.option, "-o", "--output", type=click.Path(path_type=Path), cls=_Output)
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty picture, in inches. Raises ConfigError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install 'muster-ml[plot]'") from error
+        raise ConfigError("a plot needs matplotlib: pip install 'muster-ml[plot]'") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -134,5 +144,5 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--plot {path}: cannot be written ({error})", fix="try a name that ends in .png"
+            f"{path}: cannot be written ({error})", fix="try a name that ends in .png"
         ) from error

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from muster.base.text import counted
 from muster.cli.backtest import history_place
-from muster.cli.console import QUIET, ProgressLine, emit, new_figure, remark, save_figure, show
+from muster.cli.console import QUIET, ProgressLine, emit, new_figure, output_option, remark, save_figure, show
 from muster.cli.sim.tune_command import launch_of
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ if TYPE_CHECKING:
     help="Use the start times of this experiment, which ran on the cluster.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), help="Write a plot of cost against time to this file."
-)
+@output_option(help="Write a plot of cost against time to this file.")
 def estimate(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: ANN401 - the options
     """Estimate the cost and duration of the experiment in SCRIPT, for several variants of the cluster.
 
@@ -73,7 +71,7 @@ def estimate(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: A
     \b
     Examples:
       muster estimate train.py --cluster-file cluster.yaml
-      muster estimate train.py --cluster-file cluster.yaml --step-s 40 --plot cost.png
+      muster estimate train.py --cluster-file cluster.yaml --step-s 40 -o cost.png
       muster estimate train.py --cluster-file cluster.yaml --history laptop --like results/search
 
     Exit codes: 0 success; 2 bad input.
@@ -102,9 +100,9 @@ def estimate(script: Path, cluster_file: Path, **given: Any) -> None:  # noqa: A
         emit(msgspec.json.encode(found))
     else:
         show(*_page(found))
-    if given["plot"] is not None:
-        draw(found, given["plot"])
-        remark(f"plot: {given['plot']}")
+    if given["output"] is not None:
+        draw(found, given["output"])
+        remark(f"plot: {given['output']}")
 
 
 def _page(found: Quote) -> Iterator[RenderableType]:

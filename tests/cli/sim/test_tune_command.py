@@ -125,7 +125,7 @@ def test_suggested_configs_follow_the_nearest_recorded_one(script, trace):
 def test_schedulers_are_compared_on_a_synthetic_problem_in_tables_and_a_plot(tmp_path):
     plot = tmp_path / "plot.png"
     result = asked(
-        *("--trace", "branin", "--workers", 64, "--samples", 32, "--plot", plot),
+        *("--trace", "branin", "--workers", 64, "--samples", 32, "--output", plot),
         *("--scheduler", "asha:eta=4,max_t=81", "--scheduler", "fifo"),
     )
     assert result.exit_code == 0, result.output

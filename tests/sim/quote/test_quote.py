@@ -133,7 +133,7 @@ def test_the_command_prints_a_table_or_a_document_and_draws_a_picture(tmp_path, 
     )
     args = [str(script), "--cluster-file", str(cluster), "--step-s", "30", "--starts", "1"]
     picture = tmp_path / "quote.png"
-    shown = CliRunner().invoke(estimate, [*args, "--plot", str(picture)])
+    shown = CliRunner().invoke(estimate, [*args, "-o", str(picture)])
     assert shown.exit_code == 0, shown.output
     assert "all spot" in shown.output
     assert picture.read_bytes().startswith(b"\x89PNG")

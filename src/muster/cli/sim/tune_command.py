@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+from muster.cli.console import emit, output_option, remark, show
 from muster.errors import ConfigError
 from muster.sim.tune.candidates import CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.experiment import ONE_CPU, SimulatedExperiment
@@ -268,9 +269,7 @@ _TRACE = "Directory of an experiment, file with rows of its result.json, or name
 @click.option("--start-s", type=click.FloatRange(min=0), default=0.0, help="Seconds to start a trial.")
 @click.option("--save-s", type=click.FloatRange(min=0), default=0.0, help="Seconds to save a checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), help="Write a plot of the best value over time to this file."
-)
+@output_option(help="Write a plot of the best value over time to this file.")
 def tune_command(**given: Any) -> None:  # noqa: ANN401 - the options above
     """Replay an experiment on a recorded trace in virtual time.
 
@@ -285,10 +284,9 @@ def tune_command(**given: Any) -> None:  # noqa: ANN401 - the options above
 
     Exit codes: 0 success; 2 bad input.
     """
-    from muster.cli.console import emit, remark, show
     from muster.cli.sim.view import as_document, draw, reply_pages
 
-    as_json, plot = given.pop("as_json"), given.pop("plot")
+    as_json, output = given.pop("as_json"), given.pop("output")
     reply = ask(SimTuneOptions(**given))
     for text in reply.remarks:
         remark(text)
@@ -296,9 +294,9 @@ def tune_command(**given: Any) -> None:  # noqa: ANN401 - the options above
         emit(as_document(reply))
     else:
         show(*reply_pages(reply))
-    if plot is not None:
-        draw(reply, plot)
-        remark(f"plot: {plot}")
+    if output is not None:
+        draw(reply, output)
+        remark(f"plot: {output}")
 
 
 class _Reached(BaseException):
