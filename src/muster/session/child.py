@@ -78,7 +78,7 @@ def _connect(path: str) -> _socket.socket:
 
 def _line(message: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(message, default=_plain).encode() + b"\n"
+        return _encode(message).encode() + b"\n"
     except (TypeError, ValueError) as error:
         fix = "report numbers, text, lists and dicts, and put the rest into a checkpoint"
         raise TuneError(
@@ -90,6 +90,9 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - numbers and arrays of any li
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a value has the type {type(value).__name__}")
+
+
+_encode = json.JSONEncoder(default=_plain).encode
 
 
 class RankContext(TuneContext):

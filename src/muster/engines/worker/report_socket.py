@@ -131,15 +131,13 @@ class ReportSocket:
             data = b""
         buffer = connection.buffer
         buffer += data
-        while (end := buffer.find(b"\n")) >= 0:
-            line = bytes(buffer[:end])
-            del buffer[: end + 1]
-            if line.strip():
-                yield from _request(connection, line)
+        if b"\n" in data or not data:  # without a newline at the end: the last line of a shell's `printf`
+            *lines, buffer[:] = bytes(buffer + (b"" if data else b"\n")).split(b"\n")
+            for line in lines:
+                if line.strip() and (request := _request(connection, line)) is not None:
+                    yield request
         if not data or len(buffer) > MAX_LINE:
-            if buffer.strip() and not data:
-                yield from _request(connection, bytes(buffer))  # the last line of a shell's `printf`
-            elif data:
+            if data:
                 connection.answer(f"e a line has more than {MAX_LINE // 10**6} MB; use a checkpoint")
             self._drop(fd, connection)
 
@@ -158,16 +156,16 @@ class ReportSocket:
         self._socket.close()
 
 
-def _request(connection: ReporterLink, line: bytes) -> Iterator[ReportRequest]:
+def _request(connection: ReporterLink, line: bytes) -> ReportRequest | None:
     try:
-        body = json.loads(line)
+        body = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
         connection.answer(f"e not a line of JSON ({error}); send one object per line")
-        return
+        return None
     if isinstance(body, dict):
-        yield ReportRequest(connection, body)
-    else:
-        connection.answer('e not a JSON object; send {"loss": 0.3}')
+        return ReportRequest(connection, body)
+    connection.answer('e not a JSON object; send {"loss": 0.3}')
+    return None
 
 
 def _remove_stale(folder: str) -> None:

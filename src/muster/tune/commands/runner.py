@@ -102,7 +102,7 @@ class CommandRun:
         self._process = prepared.start()
         stack.callback(release, self._process)
         stack.callback(end_children)
-        self._began_at = self._clock.monotonic()
+        self._look_at = self._clock.monotonic() + LASTING_S
         self._watch_end(stack)
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None
@@ -132,7 +132,9 @@ class CommandRun:
     def _turn(self, timeout_s: float) -> None:
         """Handle everything that has come, and send what can be sent."""
         self._handle_ready(timeout_s)
-        if self._clock.monotonic() - self._began_at > LASTING_S:
+        now = self._clock.monotonic()
+        if now > self._look_at:
+            self._look_at = now + LOOK_S
             if not self._session.channel.is_watched:
                 self._session.channel.watch()  # a silent command is not a silent trial
             self._reap_adopted()
