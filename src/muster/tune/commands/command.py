@@ -27,6 +27,8 @@ from muster.tune.commands.template import (
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)i?B?", re.IGNORECASE)
 _SCRIPT = re.compile(r"\.(py|sh|bash|R|jl|pl|rb|js|lua|exe)$")
 LOG_LIMIT = 65_000_000
+CONFIG_FILE = "command_config"  # in the directory of the trial: .json, .yaml
+CHECKPOINTS = "command_checkpoints"
 
 
 @dataclass(frozen=True)

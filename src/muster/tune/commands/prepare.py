@@ -20,12 +20,9 @@ from muster.host.atomic_write import atomic_write
 from muster.host.tree_guard import start_guarded
 from muster.session.report import REPORT_TO
 from muster.tune.commands.checkpoints import resume_path
-from muster.tune.commands.command import Command
+from muster.tune.commands.command import CHECKPOINTS, CONFIG_FILE, Command
 from muster.tune.commands.output import METRICS
 from muster.tune.commands.template import as_json, fill_word
-
-CONFIG_FILE = "command_config"  # in the directory of the trial: .json, .yaml
-CHECKPOINTS = "command_checkpoints"
 
 
 @dataclass(frozen=True)

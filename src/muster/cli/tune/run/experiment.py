@@ -44,8 +44,8 @@ CONDITIONAL = ("auto", "tpe", "optuna", "hyperopt")  # and random
 RANDOM = ("random", "variant_generator")
 _LARGER_IS_BETTER = re.compile(r"acc|score|reward|return|auc|f1|precision|recall|iou|bleu|mAP|r2")
 _PLAIN = ("args", "env_args", "cwd", "grace_s", "stop_signal", "stop_command", "checkpoint", "log_limit")
-_PYTHON_OPTION = re.compile(  # an argument of tune.command in its error messages
-    rf"(?:tune\.command\()?\b(report|ok_exit_codes|{'|'.join(_PLAIN)})=('[^']*'|[-\w.]*)\)?"
+_PYTHON_OPTION = re.compile(  # an argument of tune.command or RunConfig in its error messages
+    rf"(?:(?:tune\.command|RunConfig)\()?\b(report|name|ok_exit_codes|{'|'.join(_PLAIN)})=('[^']*'|[-\w.]*)\)?"
 )
 
 
@@ -241,17 +241,20 @@ def _run_config(asked: Asked, command: Command) -> Any:  # noqa: ANN401
     if asked["retries"] and asked["fail_fast"]:
         raise ConfigError("--retries and --fail-fast: give one of them")
     stop = {key: number(value, f"--stop {key}={value}") for key, value in _pairs("--stop ", asked["stop"])}
-    return RunConfig(
-        name=asked["name"] or dated_name(command.name, SystemClock().now(), environment()),
-        storage_path=asked["storage"],
-        failure_config=FailureConfig(max_failures=asked["retries"] or 0, fail_fast=asked["fail_fast"]),
-        checkpoint_config=CheckpointConfig(num_to_keep=asked["keep"]),
-        verbose=0 if asked["as_json"] or asked["check"] else None,
-        stop=stop or None,
-        engine=asked["engine"] or "auto",
-        trial_time_limit_s=asked["trial_time_limit"],
-        price_per_hour=asked["price_per_hour"],
-    )
+    try:
+        return RunConfig(
+            name=asked["name"] or dated_name(command.name, SystemClock().now(), environment()),
+            storage_path=asked["storage"],
+            failure_config=FailureConfig(max_failures=asked["retries"] or 0, fail_fast=asked["fail_fast"]),
+            checkpoint_config=CheckpointConfig(num_to_keep=asked["keep"]),
+            verbose=0 if asked["as_json"] or asked["check"] else None,
+            stop=stop or None,
+            engine=asked["engine"] or "auto",
+            trial_time_limit_s=asked["trial_time_limit"],
+            price_per_hour=asked["price_per_hour"],
+        )
+    except ValueError as error:
+        raise ConfigError(_PYTHON_OPTION.sub(_as_option, str(error))) from error
 
 
 def first_trials(plan: RunPlan, count: int) -> list[Trial]:
