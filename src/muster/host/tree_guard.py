@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import Any, NoReturn
 
 from muster.host.die_with_parent import adopt_orphans, end_children
@@ -50,10 +49,8 @@ def main() -> NoReturn:
     pipe, words = int(sys.argv[2]), sys.argv[3:]
     os.set_inheritable(pipe, False)
     adopt_orphans()
-    for name in _FOR_COMMAND:
-        signal.signal(
-            signal.Signals[name], _leave_to_command
-        )  # unlike SIG_IGN, the command inherits no handler
+    for name in _FOR_COMMAND:  # the command got the signal too; unlike SIG_IGN, it inherits no handler
+        signal.signal(signal.Signals[name], lambda number, where: None)
     try:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
     except OSError as error:
@@ -79,7 +76,3 @@ def _wait(process: subprocess.Popen[bytes], pipe: int) -> None:
     else:
         while process.poll() is None and not poller.poll(_LOOK_MS):
             continue
-
-
-def _leave_to_command(number: int, where: FrameType | None) -> None:
-    """Do nothing: the command got the signal too, and decides."""

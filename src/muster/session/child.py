@@ -42,18 +42,14 @@ class ReportClient:
                 self._pid, self._socket = os.getpid(), _connect(self._path)
             try:
                 self._socket.sendall(_line(message))
-                return self._answer()
+                answer = b""
+                while more := self._socket.recv(_CHUNK):
+                    answer += more
+                    if answer.endswith(b"\n"):
+                        return answer[:-1].decode()
             except OSError:
-                return "s"
-
-    def _answer(self) -> str:
-        data = b""
-        while not data.endswith(b"\n"):
-            more = self._socket.recv(_CHUNK)
-            if not more:
-                return "s"
-            data += more
-        return data[:-1].decode()
+                pass
+            return "s"
 
 
 def _connect(path: str) -> _socket.socket:

@@ -175,7 +175,8 @@ def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str
     """
     if environment.get("TUNE_DISABLE_DATED_SUBDIR") == "1":
         return trainable
-    return f"{trainable[:128]}_{dated(at)}_{RandomIds().fresh('')[-6:]}"
+    trainable = trainable.encode()[:200].decode(errors="ignore")
+    return f"{trainable}_{dated(at)}_{RandomIds().fresh('')[-6:]}"
 
 
 def directory_namer(
