@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,14 +155,10 @@ class ChildSession:
         return bool(self._ask("notice").get("should_checkpoint"))
 
 
-_session: list[tuple[str, ChildSession]] = []
+_session_of = lru_cache(maxsize=1)(ChildSession)
 
 
 def child_session() -> ChildSession | None:
     """Return the session of a process below a trial; None in a process that no trial started."""
     path = environment().get(REPORT_TO)
-    if not path:
-        return None
-    if not _session or _session[0][0] != path:
-        _session[:] = [(path, ChildSession(path))]
-    return _session[0][1]
+    return _session_of(path) if path else None

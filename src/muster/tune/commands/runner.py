@@ -322,13 +322,6 @@ class CommandRun:
                 )
 
 
-def run_command(command: Command, config: dict[str, Any], session: object) -> None:
-    """Run the command in the process of a trial."""
-    if not isinstance(session, TrialSession):
-        raise CommandError(f"{command.name} is a command", fix="run it with tune.Tuner or tune.run")
-    CommandRun(command, config, session).run()
-
-
 def reopen(*fields: Any) -> Command:  # noqa: ANN401 - those of Command
     """Make a command from its pickle; whoever does so has imported what runs it, before it forks."""
     return Command(*fields)

@@ -73,7 +73,7 @@ def parse(text: str, *, in_shell: bool = False) -> Parts:
         macro, name, spec = found.groups()
         if name is not None:
             parts += [Placeholder(name.replace("/", "."), spec or ""), ""]
-        elif macro is not None and not (in_shell and not _is_macro(macro)):
+        elif macro is not None and (not in_shell or macro in MACROS or macro.startswith(_ENVVAR)):
             parts += [Placeholder(macro, is_macro=True), ""]
         else:
             brace, end = _plain_brace(found[0], doubled, end)
@@ -91,10 +91,6 @@ def _plain_brace(brace: str, doubled: list[bool], end: int) -> tuple[str, int]:
     if brace == "}}" and not is_doubled:
         return "}", end - 1
     return "}", end
-
-
-def _is_macro(name: str) -> bool:
-    return name in MACROS or name.startswith(_ENVVAR)
 
 
 def placeholders(texts: Collection[str], *, in_shell: bool = False) -> list[Placeholder]:

@@ -105,12 +105,13 @@ def plan_run(words: Sequence[str], asked: Asked, report: Callable[[str], None]) 
     try:
         command, found_by = make_command(given, **arguments), {"ray": None, "slurm": str}
         check_command(command, space_keys(space), found_by.get(asked["engine"], shutil.which))
-    except CommandError as error:
+        run = _run_config(asked, command)
+    except (CommandError, ValueError) as error:
         raise ConfigError(_PYTHON_OPTION.sub(_as_option, str(error))) from error
     resources = {name: asked[f"{name}s"] for name in ("cpu", "gpu") if asked[f"{name}s"] is not None}
     goals = _goals(asked, sweep)
     tune = _tune_config(asked, sweep, space, goals)
-    return RunPlan(command, space, goals, tune, _run_config(asked, command), resources)
+    return RunPlan(command, space, goals, tune, run, resources)
 
 
 def _as_option(written: re.Match[str]) -> str:
@@ -241,20 +242,17 @@ def _run_config(asked: Asked, command: Command) -> Any:  # noqa: ANN401
     if asked["retries"] and asked["fail_fast"]:
         raise ConfigError("--retries and --fail-fast: give one of them")
     stop = {key: number(value, f"--stop {key}={value}") for key, value in _pairs("--stop ", asked["stop"])}
-    try:
-        return RunConfig(
-            name=asked["name"] or dated_name(command.name, SystemClock().now(), environment()),
-            storage_path=asked["storage"],
-            failure_config=FailureConfig(max_failures=asked["retries"] or 0, fail_fast=asked["fail_fast"]),
-            checkpoint_config=CheckpointConfig(num_to_keep=asked["keep"]),
-            verbose=0 if asked["as_json"] or asked["check"] else None,
-            stop=stop or None,
-            engine=asked["engine"] or "auto",
-            trial_time_limit_s=asked["trial_time_limit"],
-            price_per_hour=asked["price_per_hour"],
-        )
-    except ValueError as error:
-        raise ConfigError(_PYTHON_OPTION.sub(_as_option, str(error))) from error
+    return RunConfig(
+        name=asked["name"] or dated_name(command.name, SystemClock().now(), environment()),
+        storage_path=asked["storage"],
+        failure_config=FailureConfig(max_failures=asked["retries"] or 0, fail_fast=asked["fail_fast"]),
+        checkpoint_config=CheckpointConfig(num_to_keep=asked["keep"]),
+        verbose=0 if asked["as_json"] or asked["check"] else None,
+        stop=stop or None,
+        engine=asked["engine"] or "auto",
+        trial_time_limit_s=asked["trial_time_limit"],
+        price_per_hour=asked["price_per_hour"],
+    )
 
 
 def first_trials(plan: RunPlan, count: int) -> list[Trial]:
