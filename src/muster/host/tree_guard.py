@@ -57,17 +57,6 @@ def main() -> NoReturn:
         node, path = os.uname().nodename, environment().get("PATH", "")
         sys.stderr.write(f"{words[0]}: {error.strerror} on {node} (PATH={path}); install it there\n")
         os._exit(127)
-    _wait(process, pipe)
-    code = process.poll()
-    end_children()
-    if code is not None and code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
-        os.kill(os.getpid(), -code)
-    os._exit(1 if code is None else code)
-
-
-def _wait(process: subprocess.Popen[bytes], pipe: int) -> None:
-    """Return when the command has ended, or the caller."""
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
     if hasattr(os, "pidfd_open"):
@@ -76,3 +65,9 @@ def _wait(process: subprocess.Popen[bytes], pipe: int) -> None:
     else:
         while process.poll() is None and not poller.poll(_LOOK_MS):
             continue
+    code = process.poll()
+    end_children()
+    if code is not None and code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(1 if code is None else code)

@@ -66,8 +66,6 @@ class LineFile:
         self._old = {path: GrowingFile(path, skips=True) for path in glob.glob(pattern, recursive=True)}
         self._file: GrowingFile | None = None
         self._rest, self._header = b"", None
-        for file in self._old.values() if kind == "csv" else ():
-            self._header = _first_row(file.path)
 
     def read(self, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
         matches = glob.glob(self._pattern, recursive=True)
