@@ -236,6 +236,11 @@ OWN = [
         'open("file", "w").close()\nfit(run_config=RunConfig(storage_path="file/below", verbose=0))',
         ("file/below", "storage_path"),
     ),
+    Mistake(
+        "name_too_long",
+        'fit(run_config=RunConfig(storage_path=os.getcwd(), name="n" * 300, verbose=0))',
+        ("name=", "300 bytes", "255", "shorter"),
+    ),
     Mistake("stop_is_a_number", "fit(run_config=RunConfig(stop=5, verbose=0))", ("stop", "5", "dict")),
     Mistake(
         "stop_takes_only_results",

@@ -96,6 +96,7 @@ WRONG = {
     "scheduler_argument": [ECHO, *LR, *LOSS, "--scheduler", "asha:max=9"],
     "scheduler_argument_without_value": [ECHO, *LR, *LOSS, "--scheduler", "asha:9"],
     "samples": [ECHO, *LR, *LOSS, "-n", "0"],
+    "name_too_long": [ECHO, *LR, *LOSS, "--name", "n" * 300],
     "retries_and_fail_fast": [ECHO, *LR, *LOSS, "--retries", "1", "--fail-fast"],
     "budget_of_nothing": [ECHO, *LR, *LOSS, "--cost-budget", "0"],
     "deadline_over": [ECHO, *LR, *LOSS, "--deadline", "0"],

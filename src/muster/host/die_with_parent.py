@@ -52,9 +52,23 @@ def adopt_orphans() -> None:
         _prctl[0](_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def has_children() -> bool:
+    """Return whether this process has children, ended ones that were not waited for included.
+
+    On Linux also those of its descendants whose parent has ended: it has adopted them.
+    """
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def children() -> list[int]:
     """Return the children of this process, ended and adopted ones included; [] elsewhere than on Linux."""
-    if not _prctl:
+    if not _prctl or not has_children():  # the second is the usual case, and cheap
         return []
     found: list[int] = []
     try:

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import Any, NoReturn
 
 from muster.host.die_with_parent import adopt_orphans, end_children
@@ -50,27 +49,14 @@ def main() -> NoReturn:
     pipe, words = int(sys.argv[2]), sys.argv[3:]
     os.set_inheritable(pipe, False)
     adopt_orphans()
-    for name in _FOR_COMMAND:
-        signal.signal(
-            signal.Signals[name], _leave_to_command
-        )  # unlike SIG_IGN, the command inherits no handler
+    for name in _FOR_COMMAND:  # the command got the signal too; unlike SIG_IGN, it inherits no handler
+        signal.signal(signal.Signals[name], lambda number, where: None)
     try:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
     except OSError as error:
         node, path = os.uname().nodename, environment().get("PATH", "")
         sys.stderr.write(f"{words[0]}: {error.strerror} on {node} (PATH={path}); install it there\n")
         os._exit(127)
-    _wait(process, pipe)
-    code = process.poll()
-    end_children()
-    if code is not None and code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
-        os.kill(os.getpid(), -code)
-    os._exit(1 if code is None else code)
-
-
-def _wait(process: subprocess.Popen[bytes], pipe: int) -> None:
-    """Return when the command has ended, or the caller."""
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
     if hasattr(os, "pidfd_open"):
@@ -79,7 +65,9 @@ def _wait(process: subprocess.Popen[bytes], pipe: int) -> None:
     else:
         while process.poll() is None and not poller.poll(_LOOK_MS):
             continue
-
-
-def _leave_to_command(number: int, where: FrameType | None) -> None:
-    """Do nothing: the command got the signal too, and decides."""
+    code = process.poll()
+    end_children()
+    if code is not None and code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(1 if code is None else code)

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,18 +42,14 @@ class ReportClient:
                 self._pid, self._socket = os.getpid(), _connect(self._path)
             try:
                 self._socket.sendall(_line(message))
-                return self._answer()
+                answer = b""
+                while more := self._socket.recv(_CHUNK):
+                    answer += more
+                    if answer.endswith(b"\n"):
+                        return answer[:-1].decode()
             except OSError:
-                return "s"
-
-    def _answer(self) -> str:
-        data = b""
-        while not data.endswith(b"\n"):
-            more = self._socket.recv(_CHUNK)
-            if not more:
-                return "s"
-            data += more
-        return data[:-1].decode()
+                pass
+            return "s"
 
 
 def _connect(path: str) -> _socket.socket:
@@ -78,7 +74,7 @@ def _connect(path: str) -> _socket.socket:
 
 def _line(message: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(message, default=_plain).encode() + b"\n"
+        return _encode(message).encode() + b"\n"
     except (TypeError, ValueError) as error:
         fix = "report numbers, text, lists and dicts, and put the rest into a checkpoint"
         raise TuneError(
@@ -90,6 +86,9 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - numbers and arrays of any li
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a value has the type {type(value).__name__}")
+
+
+_encode = json.JSONEncoder(default=_plain).encode
 
 
 class RankContext(TuneContext):
@@ -156,14 +155,10 @@ class ChildSession:
         return bool(self._ask("notice").get("should_checkpoint"))
 
 
-_session: list[tuple[str, ChildSession]] = []
+_session_of = lru_cache(maxsize=1)(ChildSession)
 
 
 def child_session() -> ChildSession | None:
     """Return the session of a process below a trial; None in a process that no trial started."""
     path = environment().get(REPORT_TO)
-    if not path:
-        return None
-    if not _session or _session[0][0] != path:
-        _session[:] = [(path, ChildSession(path))]
-    return _session[0][1]
+    return _session_of(path) if path else None

@@ -144,10 +144,9 @@ def rank_of(variables: Mapping[str, str]) -> int | None:
         >>> rank_of({"RANK": "3"}), rank_of({"SLURM_PROCID": "1", "MUSTER_OUTER_RANKS": "SLURM_PROCID=1"})
         (3, None)
     """
-    outer = variables.get(OUTER_RANKS, "").split()
     for name in RANKS:
         text = variables.get(name, "")
-        if text.isdigit() and f"{name}={text}" not in outer:
+        if text.isdigit() and f"{name}={text}" not in variables.get(OUTER_RANKS, "").split():
             return int(text)
     return None
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from muster.slurm.config import SlurmConfig
 
 DEFAULT_STORAGE_PATH = "~/ray_results"
+MAX_NAME_BYTES = 255  # of a directory, on every file system
 DEPRECATED = "DEPRECATED"
 ENGINES = ("auto", "local", "ray", "slurm")
 LogFiles = tuple["str | None", "str | None"]
@@ -255,6 +256,10 @@ class RunConfig(BriefRepr):
                 raise ValueError(f"RunConfig(callbacks=[{given!r}]): has no hook; pass a tune.Callback")
         if not isinstance(self.page, bool):
             raise ValueError(f"RunConfig(page={self.page!r}): must be True or False")
+        longest = max(map(len, os.fsencode(self.name or "").split(b"/")))
+        if longest > MAX_NAME_BYTES:
+            fault = f"is {longest} bytes long, and a directory's name has at most {MAX_NAME_BYTES}"
+            raise ValueError(f"RunConfig(name={f'{self.name:.20}...'!r}): {fault}; choose a shorter name")
         self._check_engine()
         log_files(self.log_to_file)
         self.price_per_hour = dollars(

@@ -20,6 +20,8 @@ from muster.tune.analysis.tables import best_scored, no_single_best, number
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
 
+OF_A_RUN = ("cpus", "gpus", "ngpus", "port")  # placeholders of a command that `best --command` cannot fill
+
 
 class ScoredTrial(Struct, frozen=True):
     """A trial with the value it is compared by."""
@@ -112,7 +114,10 @@ def best_page(
     need_best(found, experiment, metric)
     chosen = found[:count]
     if form == "command":
-        return [experiment.command_line(each.trial) for each in chosen], []
+        lines = [experiment.command_line(each.trial) for each in chosen]
+        command = experiment.command
+        unknown = ", ".join(f"{{{name}}}" for name in OF_A_RUN if command is not None and command.uses(name))
+        return lines, [f"note: only a running trial has a value for {unknown}: replace it"] if unknown else []
     records = [_record(each, experiment, (metric, mode), asked.get("scope") or "last") for each in chosen]
     odd = {key: None for each in chosen for key in not_data(each.trial.config, for_json=form == "json")}
     remarks = [f"note: no plain data, shown as text or null: {', '.join(odd)}"] if odd else []

@@ -139,12 +139,14 @@ class ExperimentView:
             raise ConfigError(
                 f"{self.path}: its trials are not commands", fix="see its configs without --command"
             )
+        from muster.tune.commands.command import CHECKPOINTS, CONFIG_FILE
+
         folder = self.trial_path(trial)
         places = {"trial_dir": folder, "experiment": self.name, "trial_id": trial.trial_id}
-        files = {
-            f"config{end}": f"{folder}/command_config{end or '.json'}" for end in ("", ".yaml", ".wandb")
-        }
-        return command_line(self.command, trial.config, {**places, **files, "trial_name": trial.trial_name})
+        places |= {"trial_name": trial.trial_name, "checkpoint": f"{folder}/{CHECKPOINTS}"}
+        for end in ("", ".yaml", ".wandb"):
+            places[f"config{end}"] = f"{folder}/{CONFIG_FILE}{end or '.json'}"
+        return command_line(self.command, trial.config, places)
 
     def record(self, trial: TrialSummary) -> TrialRecord:
         """Return a trial with its files, as the library sees it."""

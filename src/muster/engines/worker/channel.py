@@ -7,7 +7,7 @@ import select
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from muster.base.framing import Frame, FrameKind, FrameReader, frame
@@ -78,18 +78,25 @@ class WorkerChannel:
     def read_fd(self) -> int:
         return self._read_fd
 
-    def has_frame(self) -> bool:
-        """Return whether `receive` would return at once."""
-        return self.has_received(-1) or bool(self._frames)
+    def arrived(self) -> Iterator[Frame]:
+        """Take the frames that have arrived, and do not wait for more."""
+        self._read_arrived()
+        while self._frames:
+            yield self._frames.popleft()
 
     def has_received(self, kind: int) -> bool:
         """Return whether a frame of this kind has arrived; takes nothing away and does not wait."""
-        while select.select([self._read_fd], [], [], 0)[0]:
+        self._read_arrived()
+        return any(known == kind for known, _ in self._frames)
+
+    def _read_arrived(self) -> None:
+        size = _CHUNK
+        while size == _CHUNK and self._poll(0):  # a short read has emptied the pipe
             data = os.read(self._read_fd, _CHUNK)
             if not data:
                 end_group()
             self._frames.extend(self._reader.feed(data))
-        return any(known == kind for known, _ in self._frames)
+            size = len(data)
 
     def take(self, kind: int) -> list[bytes]:
         """Return the payloads of the frames of this kind that have arrived, and does not wait."""

@@ -29,7 +29,7 @@ from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, ru
 from muster.engines.worker.session import TrialSession
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
-from muster.host.die_with_parent import adopt_orphans, die_with_parent
+from muster.host.die_with_parent import adopt_orphans, die_with_parent, has_children
 from muster.session.progress import Signature
 from muster.session.report import OUTER_RANKS, REPORT_TO, note_trial_process, outer_ranks
 from muster.session.session import TrialStopped, install, uninstall
@@ -128,20 +128,6 @@ def return_to(home: str) -> None:
         os.chdir(home)
     except OSError:
         os.chdir(os.path.sep)
-
-
-def has_children() -> bool:
-    """Return whether this process has children, ended ones that were not waited for included.
-
-    On Linux also those of its descendants whose parent has ended: it has adopted them.
-    """
-    if not hasattr(os, "waitid"):
-        return False
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _variables() -> Mapping[Any, Any]:

@@ -290,17 +290,10 @@ class RankGroup:
 
     def _read(self, timeout_s: float) -> None:
         for fd, _ in self._poller.poll(timeout_s * 1000):
-            if fd in self._notes:
-                self._read_note(fd)
-            elif not self._copiers[fd].copy():
+            if fd in self._notes and (note := os.read(fd, 64)):
+                self._notes[fd].raised_at = float(note)
+            elif fd in self._notes or not self._copiers[fd].copy():
                 self._close(fd)
-
-    def _read_note(self, fd: int) -> None:
-        note = os.read(fd, 64)
-        if note:
-            self._notes[fd].raised_at = float(note)
-        else:
-            self._close(fd)
 
     def _close(self, fd: int) -> None:
         self._poller.unregister(fd)

@@ -13,7 +13,7 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from muster.base.untrusted import message_text
@@ -34,8 +34,11 @@ class ReporterLink:
     def __init__(self, connected: _socket.socket) -> None:
         connected.setblocking(False)
         self.socket, self.buffer, self.is_open = connected, bytearray(), True
-        self.pid, uid, _ = _peer(connected)
-        self.is_allowed = uid in (os.getuid(), 0)
+        self.pid, self.is_allowed = 0, True  # without the option, the directory admits nobody else
+        if _PEERCRED is not None:
+            peer = connected.getsockopt(_socket.SOL_SOCKET, _PEERCRED, 12)
+            self.pid, uid, _ = struct.unpack("iII", peer)
+            self.is_allowed = uid in (os.getuid(), 0)
 
     def has_ended(self) -> bool:
         """Return whether the process has closed its end; the poller may report that later."""
@@ -52,36 +55,14 @@ class ReporterLink:
             self.socket.send(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
 
 
-def _peer(connected: _socket.socket) -> tuple[int, int, int]:
-    if _PEERCRED is None:
-        return 0, os.getuid(), 0  # the directory admits nobody else
-    pid, uid, gid = struct.unpack("iII", connected.getsockopt(_socket.SOL_SOCKET, _PEERCRED, 12))
-    return pid, uid, gid
-
-
 class ReportRequest(NamedTuple):
-    """One line of a process, which is to be answered."""
+    """One line of a process, which is to be answered: a question or a result."""
 
     connection: ReporterLink
-    body: dict[str, Any]
-
-    @property
-    def is_report(self) -> bool:
-        return "ask" not in self.body
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """The result; a line without the key `metrics` is the result itself."""
-        inner = self.body.get("metrics")
-        return inner if isinstance(inner, dict) else self.body
-
-    @property
-    def checkpoint(self) -> str | None:
-        return self.body.get("checkpoint") if "metrics" in self.body else None
-
-    @property
-    def has_rank(self) -> bool:
-        return "metrics" in self.body and "rank" in self.body
+    question: str | None
+    metrics: dict[str, Any]
+    checkpoint: str | None = None
+    has_rank: bool = False
 
 
 class ReportSocket:
@@ -131,15 +112,13 @@ class ReportSocket:
             data = b""
         buffer = connection.buffer
         buffer += data
-        while (end := buffer.find(b"\n")) >= 0:
-            line = bytes(buffer[:end])
-            del buffer[: end + 1]
-            if line.strip():
-                yield from _request(connection, line)
+        if b"\n" in data or not data:  # without a newline at the end: the last line of a shell's `printf`
+            *lines, buffer[:] = bytes(buffer + (b"" if data else b"\n")).split(b"\n")
+            for line in lines:
+                if line.strip() and (request := _request(connection, line)) is not None:
+                    yield request
         if not data or len(buffer) > MAX_LINE:
-            if buffer.strip() and not data:
-                yield from _request(connection, bytes(buffer))  # the last line of a shell's `printf`
-            elif data:
+            if data:
                 connection.answer(f"e a line has more than {MAX_LINE // 10**6} MB; use a checkpoint")
             self._drop(fd, connection)
 
@@ -158,16 +137,20 @@ class ReportSocket:
         self._socket.close()
 
 
-def _request(connection: ReporterLink, line: bytes) -> Iterator[ReportRequest]:
+def _request(connection: ReporterLink, line: bytes) -> ReportRequest | None:
     try:
-        body = json.loads(line)
+        body = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
         connection.answer(f"e not a line of JSON ({error}); send one object per line")
-        return
-    if isinstance(body, dict):
-        yield ReportRequest(connection, body)
-    else:
+        return None
+    if not isinstance(body, dict):
         connection.answer('e not a JSON object; send {"loss": 0.3}')
+        return None
+    if "ask" in body:
+        return ReportRequest(connection, str(body["ask"]), {})
+    if isinstance(body.get("metrics"), dict):
+        return ReportRequest(connection, None, body["metrics"], body.get("checkpoint"), "rank" in body)
+    return ReportRequest(connection, None, body)  # the line is the result itself
 
 
 def _remove_stale(folder: str) -> None:
@@ -194,8 +177,12 @@ class Reporters:
         self._owner: ReporterLink | None = None
         self.received = 0  # reports of children; the trial's process made all others
 
-    def refusal(self, request: ReportRequest) -> str:
-        """Return why this process may not report; "" when it may, and then it is the one that does."""
+    def answer(self, request: ReportRequest) -> str:
+        """Return the answer to a question, or why a process cannot report; "" when it may."""
+        if request.question is not None:
+            return self._reply(request.question)
+        if getattr(self.session, "stopped", False):
+            return "s"
         connection, owner = request.connection, self._owner
         if request.has_rank:
             return ""
@@ -204,22 +191,19 @@ class Reporters:
         if is_taken or own:
             pid = os.getpid() if own or owner is None else owner.pid
             return (
-                f"process {pid} reports for this trial already, so process {connection.pid} cannot; "
+                f"e process {pid} reports for this trial already, so process {connection.pid} cannot; "
                 "report from one of them, or set RANK in each"
             )
         self._owner = connection
         return ""
 
-    def reply(self, body: Mapping[str, Any]) -> str:
-        """Return the answer to a question."""
-        session, asked = self.session, body.get("ask")
-        if asked == "context":
-            return json.dumps(session.describe())
-        if asked == "notice":
-            info = session.get_preemption_info()
-            notice = None if info is None else list(info)
-            return json.dumps({"notice": notice, "should_checkpoint": session.should_checkpoint()})
-        return f"e {asked!r} cannot be asked; ask context or notice"
+    def _reply(self, question: str) -> str:
+        if question == "context":
+            return json.dumps(self.session.describe())
+        if question == "notice":
+            notice = self.session.get_preemption_info()  # a tuple
+            return json.dumps({"notice": notice, "should_checkpoint": self.session.should_checkpoint()})
+        return f"e {question!r} cannot be asked; ask context or notice"
 
 
 class ReportThread:
@@ -258,10 +242,8 @@ class ReportThread:
             return "s"
         if self._reporters is None or self._reporters.session is not session:
             self._reporters = Reporters(session)
-        if not request.is_report:
-            return self._reporters.reply(request.body)
-        if refusal := self._reporters.refusal(request):
-            return f"e {refusal}"
+        if answer := self._reporters.answer(request):
+            return answer
         try:
             saved = None if request.checkpoint is None else Checkpoint(request.checkpoint)
             self._reporters.received += 1

@@ -220,8 +220,8 @@ class TrialSession:
     def take_answer(self) -> bool:
         """Handle what the driver has sent; return whether the trial may continue, raise when it must stop."""
         may_continue = False
-        while self._channel.has_frame():
-            may_continue |= self._handle(*self._channel.receive())
+        for kind, payload in self._channel.arrived():
+            may_continue |= self._handle(kind, payload)
         return may_continue
 
     @property

@@ -27,6 +27,8 @@ from muster.tune.commands.template import (
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)i?B?", re.IGNORECASE)
 _SCRIPT = re.compile(r"\.(py|sh|bash|R|jl|pl|rb|js|lua|exe)$")
 LOG_LIMIT = 65_000_000
+CONFIG_FILE = "command_config"  # in the directory of the trial: .json, .yaml
+CHECKPOINTS = "command_checkpoints"
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,12 @@ class Command:
     def __call__(self, config: dict[str, Any]) -> None:
         """Run the command in the process of a trial."""
         from muster.session.session import current
-        from muster.tune.commands.runner import run_command
+        from muster.tune.commands.runner import CommandRun, TrialSession
 
-        run_command(self, config, current())
+        session = current()
+        if not isinstance(session, TrialSession):
+            raise CommandError(f"{self.name} is a command", fix="run it with tune.Tuner or tune.run")
+        CommandRun(self, config, session).run()
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         from muster.tune.commands.runner import reopen

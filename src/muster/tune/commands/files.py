@@ -66,11 +66,6 @@ class LineFile:
         self._old = {path: GrowingFile(path, skips=True) for path in glob.glob(pattern, recursive=True)}
         self._file: GrowingFile | None = None
         self._rest, self._header = b"", None
-        for file in self._old.values() if kind == "csv" else ():
-            self._header = _first_row(file.path)
-
-    def paths(self) -> list[str]:
-        return [] if self._file is None else [self._file.path]
 
     def read(self, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
         matches = glob.glob(self._pattern, recursive=True)
@@ -179,12 +174,8 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
         if kind == 0:
             value, at = _varint(message, at)
             yield key >> 3, value
-        elif kind == 2:
-            size, at = _varint(message, at)
-            yield key >> 3, message[at : at + size]
-            at += size
         else:
-            size = 8 if kind == 1 else 4
+            size, at = _varint(message, at) if kind == 2 else (8 if kind == 1 else 4, at)
             yield key >> 3, message[at : at + size]
             at += size
 
@@ -227,21 +218,21 @@ def _scalar(fields: dict[int, Any]) -> float | None:
     return float(struct.unpack(form, content)[0])
 
 
+def _dated(pattern: str) -> set[tuple[float, str]]:
+    return {(_modified(path), path) for path in glob.glob(pattern, recursive=True)}
+
+
 class JsonDocument:
     """Reads one JSON document when the command has ended; a `log_history` in it is a list of values."""
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self._old = {path: _modified(path) for path in glob.glob(pattern, recursive=True)}
-
-    def paths(self) -> list[str]:
-        return glob.glob(self._pattern, recursive=True)
+        self._pattern, self._old = pattern, _dated(pattern)
 
     def read(self, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
-        new = [path for path in self.paths() if self._old.get(path) != _modified(path)] if is_last else []
+        new = _dated(self._pattern) - self._old if is_last else set()
         if not new:
             return
-        path = max(new, key=_modified)
+        path = max(new)[1]
         try:
             with open(path, encoding="utf-8") as stream:
                 found = json.load(stream)

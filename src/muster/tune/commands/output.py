@@ -45,18 +45,14 @@ def parse_way(text: str) -> Way:
         fix = f"write {kind!r}" if argument else f"write '{kind}:{'PATTERN' if kind == 'regex' else 'PATH'}'"
         raise CommandError(f"report={text!r} cannot be used", fix=fix)
     if kind == "regex":
-        _check_pattern(argument)
+        example = r"write 'regex:loss (?P<loss>\S+)'"
+        try:
+            names = re.compile(argument).groupindex
+        except re.error as error:
+            raise CommandError(f"report='{text}': {error}", fix=example) from None
+        if not names:
+            raise CommandError(f"report='{text}' has no named group", fix=example)
     return Way(kind, argument)
-
-
-def _check_pattern(pattern: str) -> None:
-    example = r"write 'regex:loss (?P<loss>\S+)'"
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise CommandError(f"report='regex:{pattern}': {error}", fix=example) from None
-    if not compiled.groupindex:
-        raise CommandError(f"report='regex:{pattern}' has no named group", fix=example)
 
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"

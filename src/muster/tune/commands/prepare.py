@@ -16,16 +16,12 @@ from typing import Any
 from muster.engines.worker.session import TrialSession
 from muster.errors import CommandError, NeverReported
 from muster.host import machine
-from muster.host.atomic_write import atomic_write
 from muster.host.tree_guard import start_guarded
 from muster.session.report import REPORT_TO
 from muster.tune.commands.checkpoints import resume_path
-from muster.tune.commands.command import Command
+from muster.tune.commands.command import CHECKPOINTS, CONFIG_FILE, Command
 from muster.tune.commands.output import METRICS
 from muster.tune.commands.template import as_json, fill_word
-
-CONFIG_FILE = "command_config"  # in the directory of the trial: .json, .yaml
-CHECKPOINTS = "command_checkpoints"
 
 
 @dataclass(frozen=True)
@@ -59,26 +55,16 @@ class Prepared:
                 bufsize=0,
             )
         except OSError as error:
-            raise CommandError(self._why_not_started(error), fix=self._fix()) from None
+            node = machine.hostname()
+            if not os.path.isdir(self.cwd):
+                what = f"{self.cwd}: the directory of the command does not exist on {node}"
+                fix = "send it with `muster submit` or a runtime_env, or use a shared storage"
+                raise CommandError(what, fix=fix) from None
+            what = f"{self.words[0]}: {error.strerror} on {node} (PATH={self.env.get('PATH', '')})"
+            raise CommandError(what, fix="install it there, or use its full path") from None
         except ValueError as error:
             fix = "remove NUL bytes from its arguments"
             raise CommandError(f"{self.words[0]}: {error}", fix=fix) from None
-
-    def _why_not_started(self, error: OSError) -> str:
-        node = machine.hostname()
-        if not os.path.isdir(self.cwd):
-            return f"{self.cwd}: the directory of the command does not exist on {node}"
-        return f"{self.words[0]}: {error.strerror} on {node} (PATH={self.env.get('PATH', '')})"
-
-    def _fix(self) -> str:
-        if not os.path.isdir(self.cwd):
-            return "send it with `muster submit` or a runtime_env, or use a shared storage"
-        return "install it there, or use its full path"
-
-    def signal(self, process: subprocess.Popen[bytes], name: str) -> None:
-        """Signal the command's process group."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.Signals[name])
 
     def failure(self, code: int, last_lines: str) -> CommandError:
         """Return the error of a command that failed."""
@@ -89,10 +75,10 @@ class Prepared:
                 how += f", perhaps out of memory (kills by the kernel so far: {machine.oom_kills()})"
         what = f"the command of trial {self.trial_id} {how}"
         shown = f"{what}; its last lines:\n{last_lines}\n" if last_lines else ""
-        return CommandError(f"{shown}{what}; the whole output: {self._log_path}", exit_code=code)
+        return CommandError(f"{shown}{what}; the whole output: {self.log_path}", exit_code=code)
 
     @property
-    def _log_path(self) -> str:
+    def log_path(self) -> str:
         return os.path.join(self.trial_dir, "output.log")
 
     def silence(self, code: int, seen: list[str], last_lines: str) -> CommandError:
@@ -102,7 +88,7 @@ class Prepared:
         last = last_lines.rpartition("\n")[2]
         return NeverReported(
             f"the command of trial {self.trial_id} ended with {code} and never reported {wanted} ({found}; "
-            f"last line: {last!r}; the whole output: {self._log_path})",
+            f"last line: {last!r}; the whole output: {self.log_path})",
             fix="correct the metric, or choose another way with report=",
             exit_code=code,
         )
@@ -175,26 +161,23 @@ def _resources(required: Mapping[str, float], variables: Mapping[str, str]) -> d
 
 def _written(command: Command, config: dict[str, Any], trial_dir: str) -> dict[str, str]:
     """Write the config as JSON, and as YAML where the command wants that."""
-    path = os.path.join(trial_dir, f"{CONFIG_FILE}.json")
-    text = as_json(config, "config")
-    atomic_write(path, text.encode())
+    texts = {"config": as_json(config, "config")}
     if command.uses("config.wandb"):  # WANDB_SWEEP_PARAM_PATH names such a file
-        values = {key: {"value": value} for key, value in json.loads(text).items()}
-        atomic_write(f"{path[:-5]}.wandb", json.dumps({"wandb_version": 1, **values}).encode())
-        return {"config": path, "config.wandb": f"{path[:-5]}.wandb"}
-    if not command.uses("config.yaml"):
-        return {"config": path}
-    import yaml
+        values = {key: {"value": value} for key, value in json.loads(texts["config"]).items()}
+        texts["config.wandb"] = json.dumps({"wandb_version": 1, **values})
+    if command.uses("config.yaml"):
+        import yaml
 
-    other = os.path.join(trial_dir, f"{CONFIG_FILE}.yaml")
-    atomic_write(other, yaml.safe_dump(json.loads(text), sort_keys=False).encode())
-    return {"config": path, "config.yaml": other}
+        texts["config.yaml"] = yaml.safe_dump(json.loads(texts["config"]), sort_keys=False)
+    paths = {}
+    for name, text in texts.items():
+        paths[name] = f"{trial_dir}/{CONFIG_FILE}{name[6:] or '.json'}"
+        with open(paths[name], "w", encoding="utf-8") as stream:  # nobody reads it before the command starts
+            stream.write(text)
+    return paths
 
 
 def _free_port() -> int:
-    probe = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    try:
+    with contextlib.closing(_socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-    finally:
-        probe.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator
@@ -33,7 +34,6 @@ from muster.tune.commands.files import ResultFile, claim, follow
 from muster.tune.commands.output import CappedLog, Carry, LineReader, Lines
 from muster.tune.commands.prepare import Prepared, prepare
 
-LOG = "output.log"
 LOOK_S = 0.2  # how often files are looked at
 BATCH = 50  # results in one message
 FULL = 10_000  # results that wait: the command waits too
@@ -83,7 +83,7 @@ class CommandRun:
     def _open(self, prepared: Prepared, stack: contextlib.ExitStack) -> None:
         call_before_child(None)  # this loop serves the socket itself
         adopt_orphans()
-        self._log = CappedLog(os.path.join(prepared.trial_dir, LOG), self._command.log_limit)
+        self._log = CappedLog(prepared.log_path, self._command.log_limit)
         stack.callback(self._log.close)
         self._files: list[ResultFile] = [
             follow(way, path) for way, path in zip(self._command.report, prepared.paths, strict=True) if path
@@ -102,22 +102,19 @@ class CommandRun:
         self._process = prepared.start()
         stack.callback(release, self._process)
         stack.callback(end_children)
-        self._began_at = self._clock.monotonic()
-        self._watch_end(stack)
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stack.callback(stream.close)
-            os.set_blocking(stream.fileno(), False)
-            self._streams[stream.fileno()] = Lines()
-            self._poller.add_reader(stream.fileno())
-
-    def _watch_end(self, stack: contextlib.ExitStack) -> None:
+        self._look_at = self._clock.monotonic() + LASTING_S
         self._end_fd, self._is_over = -1, False
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 self._end_fd = os.pidfd_open(self._process.pid)
                 stack.callback(os.close, self._end_fd)
                 self._poller.add_reader(self._end_fd)
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stack.callback(stream.close)
+            os.set_blocking(stream.fileno(), False)
+            self._streams[stream.fileno()] = Lines()
+            self._poller.add_reader(stream.fileno())
 
     def _timeout_s(self) -> float:
         if self._files or self._held is not None or self._end_fd < 0:
@@ -132,7 +129,9 @@ class CommandRun:
     def _turn(self, timeout_s: float) -> None:
         """Handle everything that has come, and send what can be sent."""
         self._handle_ready(timeout_s)
-        if self._clock.monotonic() - self._began_at > LASTING_S:
+        now = self._clock.monotonic()
+        if now > self._look_at:
+            self._look_at = now + LOOK_S
             if not self._session.channel.is_watched:
                 self._session.channel.watch()  # a silent command is not a silent trial
             self._reap_adopted()
@@ -187,16 +186,11 @@ class CommandRun:
                 self._poller.forget(fd) if self._is_paused else self._poller.add_reader(fd)
 
     def _take(self, request: ReportRequest) -> None:
-        connection = request.connection
-        if not request.is_report:
-            connection.answer(self._reporters.reply(request.body))
-        elif self._session.stopped:
-            connection.answer("s")
-        elif refusal := self._reporters.refusal(request):
-            connection.answer(f"e {refusal}")
+        if answer := self._reporters.answer(request):
+            request.connection.answer(answer)
         else:
             self._is_owned = True
-            self._queue.append(UnsentResult(request.metrics, request.checkpoint, connection))
+            self._queue.append(UnsentResult(request.metrics, request.checkpoint, request.connection))
 
     # Results and checkpoints
 
@@ -218,21 +212,17 @@ class CommandRun:
         saved = None if self._queue[0].checkpoint else self._newest(is_last=is_last)
         if self._held is not None:
             return  # the result waits until its checkpoint is complete
-        if self._queue[0].connection is not None:
-            self._post_report(self._queue.popleft(), saved)
+        first = self._queue.popleft()
+        if first.connection is None:
+            batch: list[tuple[dict[str, Any], Checkpoint | None]] = [(first.metrics, None)]
+            while self._queue and self._queue[0].connection is None and len(batch) < BATCH:
+                batch.append((self._queue.popleft().metrics, None))
+            self._send([*batch[:-1], (batch[-1][0], saved)])
             return
-        batch: list[tuple[dict[str, Any], Checkpoint | None]] = []
-        while self._queue and self._queue[0].connection is None and len(batch) < BATCH:
-            batch.append((self._queue.popleft().metrics, None))
-        batch[-1] = (batch[-1][0], saved)
-        self._send(batch)
-
-    def _post_report(self, waiting: UnsentResult, saved: Checkpoint | None) -> None:
-        assert waiting.connection is not None
         self._reporters.received += 1
+        self._answer_to.append(first.connection)
         try:
-            self._answer_to.append(waiting.connection)
-            self._send([(waiting.metrics, Checkpoint(waiting.checkpoint) if waiting.checkpoint else saved)])
+            self._send([(first.metrics, Checkpoint(first.checkpoint) if first.checkpoint else saved)])
         except TrialStopped:
             raise
         except Exception as error:  # noqa: BLE001 - the process that reported raises it
@@ -275,7 +265,7 @@ class CommandRun:
         if self._end_fd >= 0:
             self._poller.forget(self._end_fd)  # it stays ready: waiting for the driver would spin
         self._drain()
-        self._end_tree(warns=True)
+        self._end_tree()
         self._drain()
         for fd in list(self._streams):
             for line in self._streams[fd].end():
@@ -297,10 +287,10 @@ class CommandRun:
             while fd in self._streams and self._read(fd):
                 continue
 
-    def _end_tree(self, *, warns: bool = False) -> None:
-        """Kill every descendant, in any session, until none is left."""
+    def _end_tree(self) -> None:
+        """Kill every descendant, in any session, until none is left, and warn of what was left running."""
         left = [process for pid in children() if (process := find(pid)) is not None and process.is_alive]
-        if left and warns:
+        if left:
             names = ", ".join(f"{process.name} ({process.pid})" for process in left[:5])
             trial, more = self._session.describe()["trial_id"], "" if len(left) <= 5 else ", ..."
             text = "trial %s: its command has ended and left %d running, which muster kills: %s%s"
@@ -312,11 +302,12 @@ class CommandRun:
         self._answer("s")
         self._poller.forget(self._session.channel.read_fd)
         with contextlib.suppress(TrialStopped):  # SIGTERM to this process: the time is over
-            prepared.signal(self._process, self._command.stop_signal)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.Signals[self._command.stop_signal])
             give_up = self._clock.monotonic() + self._command.grace_s
             while not self._has_ended() and (left_s := give_up - self._clock.monotonic()) > 0:
                 self._handle_ready(min(left_s, LOOK_S if self._end_fd < 0 else left_s))
-        self._end_tree()
+        end_children()
         self._drain()
         if prepared.stop_command:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -329,13 +320,6 @@ class CommandRun:
                     timeout=STOP_COMMAND_S,
                     check=False,
                 )
-
-
-def run_command(command: Command, config: dict[str, Any], session: object) -> None:
-    """Run the command in the process of a trial."""
-    if not isinstance(session, TrialSession):
-        raise CommandError(f"{command.name} is a command", fix="run it with tune.Tuner or tune.run")
-    CommandRun(command, config, session).run()
 
 
 def reopen(*fields: Any) -> Command:  # noqa: ANN401 - those of Command

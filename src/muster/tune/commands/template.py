@@ -73,7 +73,7 @@ def parse(text: str, *, in_shell: bool = False) -> Parts:
         macro, name, spec = found.groups()
         if name is not None:
             parts += [Placeholder(name.replace("/", "."), spec or ""), ""]
-        elif macro is not None and not (in_shell and not _is_macro(macro)):
+        elif macro is not None and (not in_shell or macro in MACROS or macro.startswith(_ENVVAR)):
             parts += [Placeholder(macro, is_macro=True), ""]
         else:
             brace, end = _plain_brace(found[0], doubled, end)
@@ -91,10 +91,6 @@ def _plain_brace(brace: str, doubled: list[bool], end: int) -> tuple[str, int]:
     if brace == "}}" and not is_doubled:
         return "}", end - 1
     return "}", end
-
-
-def _is_macro(name: str) -> bool:
-    return name in MACROS or name.startswith(_ENVVAR)
 
 
 def placeholders(texts: Collection[str], *, in_shell: bool = False) -> list[Placeholder]:
@@ -124,15 +120,6 @@ def leaves(config: Mapping[Any, Any]) -> dict[str, Any]:
     return {name: value for name, value in dotted(config).items() if not (isinstance(value, dict) and value)}
 
 
-def as_text(value: object, name: str) -> str:
-    """Return a value as one word: floats by their shortest form, lists and dicts as JSON."""
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, bool | int):
-        return str(value)
-    return repr(value) if isinstance(value, float) else as_json(value, name)
-
-
 def as_json(value: object, name: str) -> str:
     """Return a value as JSON; CommandError for an object that is none."""
     try:
@@ -154,8 +141,11 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - numbers and arrays of any li
 
 
 def as_argument(value: object, name: str) -> str:
-    """Return a value as one word; a number of numpy as the number."""
-    return as_text(getattr(value, "tolist", lambda: value)(), name)
+    """Return a value as one word: floats by their shortest form, lists and dicts as JSON."""
+    value = getattr(value, "tolist", lambda: value)()  # of numpy
+    if isinstance(value, str):
+        return value
+    return str(value) if value is None or isinstance(value, int | float) else as_json(value, name)
 
 
 class Values:
@@ -193,7 +183,9 @@ class Values:
 
     def _arguments(self) -> Iterator[str]:
         if self._args == "json":
-            yield as_json(_nested(self._leaves, self._rest), "args")
+            from muster.tune.search.paths import unflattened
+
+            yield as_json(unflattened({name: self._leaves[name] for name in self._rest}, "."), "args")
             return
         for name in self._rest:
             value = self._leaves[name]
@@ -222,12 +214,6 @@ def is_named(name: str, named: Collection[str]) -> bool:
     """Return whether a key, or a dict above it, is among these names."""
     parts = name.split(".")
     return any(".".join(parts[:count]) in named for count in range(1, len(parts) + 1))
-
-
-def _nested(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    from muster.tune.search.paths import unflattened
-
-    return unflattened({name: values[name] for name in names}, ".")
 
 
 def _items(value: object) -> Sequence[Any]:

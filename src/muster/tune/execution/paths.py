@@ -171,10 +171,11 @@ _of_second = lru_cache(maxsize=1)(dated)  # trials come many at a time
 def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str:
     """Return `train_2026-11-16_02-10-00_4f1c09`; without a date when TUNE_DISABLE_DATED_SUBDIR=1.
 
-    The last part is random: experiments that begin within the same second, here or elsewhere, differ.
+    A long name is cut. The last part is random: experiments of the same second, here or elsewhere, differ.
     """
     if environment.get("TUNE_DISABLE_DATED_SUBDIR") == "1":
         return trainable
+    trainable = trainable.encode()[:200].decode(errors="ignore")
     return f"{trainable}_{dated(at)}_{RandomIds().fresh('')[-6:]}"
 
 

@@ -44,8 +44,8 @@ CONDITIONAL = ("auto", "tpe", "optuna", "hyperopt")  # and random
 RANDOM = ("random", "variant_generator")
 _LARGER_IS_BETTER = re.compile(r"acc|score|reward|return|auc|f1|precision|recall|iou|bleu|mAP|r2")
 _PLAIN = ("args", "env_args", "cwd", "grace_s", "stop_signal", "stop_command", "checkpoint", "log_limit")
-_PYTHON_OPTION = re.compile(  # an argument of tune.command in its error messages
-    rf"(?:tune\.command\()?\b(report|ok_exit_codes|{'|'.join(_PLAIN)})=('[^']*'|[-\w.]*)\)?"
+_PYTHON_OPTION = re.compile(  # an argument of tune.command or RunConfig in its error messages
+    rf"(?:(?:tune\.command|RunConfig)\()?\b(report|name|ok_exit_codes|{'|'.join(_PLAIN)})=('[^']*'|[-\w.]*)\)?"
 )
 
 
@@ -105,12 +105,13 @@ def plan_run(words: Sequence[str], asked: Asked, report: Callable[[str], None]) 
     try:
         command, found_by = make_command(given, **arguments), {"ray": None, "slurm": str}
         check_command(command, space_keys(space), found_by.get(asked["engine"], shutil.which))
-    except CommandError as error:
+        run = _run_config(asked, command)
+    except (CommandError, ValueError) as error:
         raise ConfigError(_PYTHON_OPTION.sub(_as_option, str(error))) from error
     resources = {name: asked[f"{name}s"] for name in ("cpu", "gpu") if asked[f"{name}s"] is not None}
     goals = _goals(asked, sweep)
     tune = _tune_config(asked, sweep, space, goals)
-    return RunPlan(command, space, goals, tune, _run_config(asked, command), resources)
+    return RunPlan(command, space, goals, tune, run, resources)
 
 
 def _as_option(written: re.Match[str]) -> str:

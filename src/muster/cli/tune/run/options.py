@@ -34,10 +34,6 @@ def _option(names: str, text: str, metavar: str | None = None, **more: Any) -> c
     return click.Option(names.split(), help=text, metavar=metavar, **more)
 
 
-def _flag(names: str, text: str) -> click.Option:
-    return click.Option(names.split(), help=text, is_flag=True)
-
-
 GROUPS = {
     "Search space": [
         _option("--space", "Domain or value of KEY, such as uniform:0:1.", "KEY=SPEC", multiple=True),
@@ -63,7 +59,7 @@ GROUPS = {
         _option("--env", "Environment variable; V may have placeholders.", "K=V", multiple=True),
         _option("--env-args", "Pass all keys as variables.", "[PREFIX]", is_flag=False, flag_value=""),
         _option("--cwd", "Working directory. Default: the current one.", "DIR"),
-        _flag("--shell", "Run the command with /bin/sh."),
+        _option("--shell", "Run the command with /bin/sh.", is_flag=True),
         _option("--ok-exit ok_exit_codes", "Exit codes that are not failures. Default: 0.", "CODES"),
         _option("--grace grace_s", "Time between the stop signal and SIGKILL.", "SECONDS", type=float),
         _option("--stop-signal", "Signal that stops the command. Default: SIGTERM.", "SIGNAL"),
@@ -82,14 +78,14 @@ GROUPS = {
         _option("--price-per-hour", "Price of this machine per hour.", "USD", type=_MORE),
         _option("--trial-time-limit", "Fail a trial that runs longer.", "SECONDS", type=_MORE),
         _option("--retries", "Restarts of a failed trial. Default: 0.", "N", type=click.IntRange(min=-1)),
-        _flag("--fail-fast", "Stop at the first failed trial."),
+        _option("--fail-fast", "Stop at the first failed trial.", is_flag=True),
     ],
     "Output": [
         _option("--name", "Name of the experiment.", "NAME"),
         _option("--storage", "Directory or URL of experiments. Default: ~/ray_results.", "DIR"),
         _option("--keep", "Checkpoints to keep per trial. Default: all.", "N", type=_SOME),
-        _flag("--dry-run", "Print the first 3 commands; run nothing."),
-        _flag("--check", "Run one trial, and print what it reported."),
+        _option("--dry-run", "Print the first 3 commands; run nothing.", is_flag=True),
+        _option("--check", "Run one trial, and print what it reported.", is_flag=True),
         _option("--json as_json", "Print the result as JSON (docs/tune-cli.md).", is_flag=True),
     ],
 }
