@@ -37,8 +37,10 @@ def measure(folder: Path, *, trials: int, cpus: int, with_peer: bool) -> dict[st
     for side, run in sides.items():
         place = folder / (side.strip(".") or "ours")
         place.mkdir(parents=True)
-        busy_s, wall_s, allocated_s = watched(lambda run=run, place=place: run(place, rates, cpus))
+        looks_before = looks(folder)
+        busy_s, wall_s, allocated_s, own_looks = watched(lambda run=run, place=place: run(place, rates, cpus))
         figures |= {
+            f"calls.squeue_per_s{side}": (looks(folder) - looks_before - own_looks) / wall_s,
             f"idle_share{side}": 1.0 - busy_s / allocated_s,
             f"idle_share_of_site{side}": 1.0 - busy_s / (wall_s * cpus),
             f"allocated_cpu_s{side}": allocated_s,
@@ -48,13 +50,22 @@ def measure(folder: Path, *, trials: int, cpus: int, with_peer: bool) -> dict[st
     return figures
 
 
-def watched(run: Callable[[], float]) -> tuple[float, float, float]:
-    """Return what `run` returns, how long it took, and the CPU seconds of the jobs that it made."""
+def looks(folder: Path) -> int:
+    """Return how often `squeue` was called, by the scripts in front of Slurm's commands."""
+    file = folder.parent / "squeue.calls"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def watched(run: Callable[[], float]) -> tuple[float, float, float, int]:
+    """Return what `run` returns, how long it took, CPU seconds of its jobs, and `squeue` calls made here."""
     wire = SlurmCommands()
     earlier, used, ended = {job.job_id for job in wire.squeue()}, dict[str, float](), threading.Event()
+    own_looks = 1
 
     def watch() -> None:
+        nonlocal own_looks
         while not ended.wait(LOOK_S):
+            own_looks += 1
             with suppress(EngineError):  # a busy controller
                 used.update({job.job_id: job.used_s for job in wire.squeue()})
 
@@ -66,7 +77,8 @@ def watched(run: Callable[[], float]) -> tuple[float, float, float]:
     time.sleep(2 * LOOK_S)
     ended.set()
     watcher.join()
-    return busy_s, wall_s, sum(seconds for job_id, seconds in used.items() if job_id not in earlier)
+    allocated_s = sum(seconds for job_id, seconds in used.items() if job_id not in earlier)
+    return busy_s, wall_s, allocated_s, own_looks
 
 
 def run_ours(folder: Path, rates: list[float], cpus: int) -> float:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from muster.errors import public
-from muster.slurm.jobs import limit_s
+from muster.slurm.jobs import limit_s, memory_bytes
 
-_MEMORY = re.compile(r"^(\d+)([KMGT]?)B?$", re.IGNORECASE)
-_UNITS = {"K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_OURS = (
-    "--array",
-    "-a",
-    "--comment",
-    "--output",
-    "-o",
-    "--job-name",
-    "-J",
-    "--signal",
-    "--parsable",
-    "--wrap",
+# Options that muster sets itself.
+OURS = (
+    *("--array", "-a", "--comment", "--output", "-o", "--job-name", "-J", "--signal", "--nodes", "-N"),
+    *("--ntasks", "-n", "--parsable", "--test-only", "--wait", "-W", "--wrap"),
 )
+_PLACE = ("partition", "account", "qos", "time", "constraint")
 
 
 @public
@@ -81,11 +72,8 @@ class SlurmConfig:
         self._check(
             "pilot_memory", self.pilot_memory is None or bool(self.memory_bytes), 'a size such as "16G"'
         )
-        for option in self.extra:
-            ours = option.partition("=")[0] in _OURS
-            self._check(
-                "extra", not ours, f"options that muster does not set itself ({option.partition('=')[0]})"
-            )
+        for name in (option.partition("=")[0] for option in self.extra):
+            self._check("extra", name not in OURS, f"options that muster does not set itself ({name})")
 
     def _check(self, name: str, is_right: bool, wanted: str) -> None:
         if not is_right:
@@ -99,8 +87,7 @@ class SlurmConfig:
     @property
     def memory_bytes(self) -> int | None:
         """The memory of a pilot in bytes, where it is given; a bare number is megabytes, as for `sbatch`."""
-        found = _MEMORY.match(self.pilot_memory or "")
-        return None if found is None else int(found[1]) * _UNITS[found[2].upper()]
+        return memory_bytes(self.pilot_memory or "")
 
     @property
     def gpus(self) -> int | None:
@@ -108,21 +95,18 @@ class SlurmConfig:
         return None if self.gres is None else gpus_in(self.gres)
 
 
-def place_options(config: SlurmConfig) -> list[str]:
-    """Return the options of `sbatch` that say where a job runs and for how long.
+def job_options(
+    config: object, *, cpus: float, memory: str | None = None, gres: str | None = None
+) -> list[str]:
+    """Return the options of `sbatch` that say where a job runs, for how long and with what.
 
     Example:
-        >>> place_options(SlurmConfig(partition="gpu", time="2:00:00"))
-        ['--partition=gpu', '--time=2:00:00']
+        >>> job_options(SlurmConfig(partition="gpu", time="2:00:00"), cpus=4)
+        ['--nodes=1', '--ntasks=1', '--cpus-per-task=4', '--partition=gpu', '--time=2:00:00']
     """
-    given = {
-        "partition": config.partition,
-        "account": config.account,
-        "qos": config.qos,
-        "time": config.time,
-        "constraint": config.constraint,
-    }
-    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+    given = {name: getattr(config, name) for name in _PLACE} | {"mem": memory, "gres": gres}
+    options = [f"--{name}={value}" for name, value in given.items() if value]
+    return ["--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus:g}", *options]
 
 
 def gpus_in(gres: str) -> int:

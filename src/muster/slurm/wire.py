@@ -18,6 +18,7 @@ CALL_S = 20.0  # a controller that is down keeps commands waiting for longer
 _DOWN = (
     *("unable to contact slurm controller", "socket timed out", "connection refused", "connect failure"),
     *("zero bytes were transmitted", "communication connection failure", "transport endpoint"),
+    *("unexpected missing socket", "message send failure", "message receive failure"),
     *("unable to establish", "temporarily unable to accept", "backup controller", "unable to load"),
 )
 # Limits on how many jobs there are: they end when earlier jobs do.

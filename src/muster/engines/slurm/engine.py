@@ -26,7 +26,7 @@ from muster.engines.local.engine import ResourcePool
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of, units_of
 from muster.engines.slurm import pilot_plan
 from muster.engines.slurm.pilot_jobs import UNLISTED, JobsView, PilotJobs, PilotLedger, explain_early_end
-from muster.engines.slurm.pilot_pool import PilotHandle, PilotListener, PilotPool, PilotWorker
+from muster.engines.slurm.pilot_pool import PilotHandle, PilotPool, PilotWorker
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun
 from muster.engines.worker.handshake import mismatch
@@ -67,7 +67,7 @@ class SlurmOptions(EngineTimeouts, frozen=True, kw_only=True):
 _DEFAULTS = SlurmOptions()
 
 
-class SlurmEngine(ProcessEngine, PilotListener):
+class SlurmEngine(ProcessEngine):
     """Runs trials in pilots, Slurm jobs that connect back to this process.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
@@ -129,8 +129,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         self._trainables[name] = trainable
         for pilot in self._pool.pilots.values():
             self._pool.send(pilot, frame(FrameKind.TRAINABLE, pack((name, trainable))))
-            for worker in [*pilot.spares, *(each for each in self._pool.idle if each.pilot is pilot)]:
-                self._pool.retire(worker)
+            self._pool.retire_unused(pilot)
 
     def poll(self, timeout_s: float) -> Sequence[Any]:
         events = super().poll(timeout_s)
@@ -204,7 +203,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
 
     def _start_in(self, pilot: PilotHandle, run: TrialRun) -> bool:
         command = run.command
-        idle = self._pool.find_idle_in(pilot, command) if command.may_reuse else None
+        idle = self._pool.find_idle(command, self._pool.idle_in(pilot)) if command.may_reuse else None
         prefer = idle.key[2] if idle is not None and idle.key is not None else ()
         grant = pilot.resources.take(command.resources, prefer)
         if grant is None:
@@ -221,7 +220,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
             self._assign(run, idle)
             return True
         # Idle processes may hold memory of GPUs that this trial is about to use.
-        for other in [each for each in self._pool.idle if each.pilot is pilot and each.key]:
+        for other in self._pool.idle_in(pilot):
             if other.key is not None and not set(grant.gpu_ids).isdisjoint(other.key[2]):
                 self._pool.retire(other)
         if pilot.spares:
@@ -290,6 +289,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
     # What becomes of pilots and processes (called by PilotPool)
 
     def on_pilot(self, pilot: PilotHandle, hello: Mapping[str, Any]) -> None:
+        """Check a pilot that has connected, and give it work."""
         self._connected.add(pilot.job_id)
         self._left.discard(pilot.job_id)
         self._early_ends.clear()
@@ -314,6 +314,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         self.wake_at(self._clock.monotonic())
 
     def on_worker(self, worker: PilotWorker, run: TrialRun | None) -> None:
+        """Handle a process that has connected, with the trial that waits for it."""
         if run is not None:
             self._assign(run, worker)
         elif worker.pilot.takes_trials:
@@ -322,6 +323,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
             self._pool.retire(worker)
 
     def on_worker_gone(self, worker: PilotWorker, failure: TrialFailure | None) -> None:
+        """Handle the end of a process; no failure: its pilot has gone."""
         run = worker.run
         if failure is None or (worker.pilot.info is not None and failure.kind in _TAKEN):
             failure = self._preempted(worker.pilot)
@@ -331,6 +333,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         self._start_waiting()
 
     def on_pilot_gone(self, pilot: PilotHandle, coming: Sequence[TrialRun]) -> None:
+        """Handle a pilot whose connection is closed; its processes follow."""
         for run in coming:
             if run.command.trial_id in self._trials:
                 self._finish(run, failure=self._preempted(pilot))
@@ -359,8 +362,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         pilot.info = PreemptionInfo(deadline, "interruption", source, pilot.job_id)
         for run in list(pilot.runs.values()):
             self.notify(run, pilot.info)
-        for worker in [*pilot.spares, *(each for each in self._pool.idle if each.pilot is pilot)]:
-            self._pool.retire(worker)
+        self._pool.retire_unused(pilot)
         if not pilot.runs:
             self._pool.order_to_leave(pilot)
         self.wake_at(self._clock.monotonic())

@@ -34,6 +34,7 @@ UNLISTED = "ENDED"  # not a state of Slurm: a controller that crashes forgets ne
 FIRST_LOOK_S = 2.0  # after a submission; Slurm has judged a job by then
 LOOK_S = 6.0  # sites ask for no more than one `squeue` every few seconds
 CALM_LOOK_S = 30.0  # while nothing waits and every pilot is connected
+_FAILED_CALLS = 3  # in a row, before an error that nobody knows the cause of counts
 FULL_S = 60.0  # until a submission over the site's limit is tried again
 _CLOSE_WAITS_S = (1.0, 2.0, 4.0, 8.0, 10.0, 15.0, None)  # for a controller that is being restarted
 _KILL_WAIT_S = 30.0  # Slurm's default
@@ -105,7 +106,7 @@ class PilotJobs:
         # The jobs of an earlier driver are known; until then nobody can tell how many more are needed.
         self.has_looked = not ledger.requests
         self._most_tasks, self._kill_wait_s, self._knows_site = 1000, _KILL_WAIT_S, False
-        self._has_warned = False
+        self._failed_calls = 0  # in a row
         self._warned_of: set[str] = set()  # reasons for which pilots wait
         self._thread = threading.Thread(target=self._run, name="muster-slurm", daemon=True)
         self._thread.start()
@@ -166,7 +167,7 @@ class PilotJobs:
                     continue
             try:
                 self._step(self._clock.monotonic())
-                self._has_warned = False
+                self._failed_calls = 0
             except EngineError as error:
                 self._on_trouble(error)
             except Exception as error:  # noqa: BLE001 - the engine's thread reports it; this one must not die
@@ -289,10 +290,11 @@ class PilotJobs:
 
     def _on_trouble(self, error: EngineError) -> None:
         """Wait for a controller that does not answer; pilots work without it."""
-        if not self._has_warned:
-            self._has_warned = True
+        self._failed_calls += 1
+        if self._failed_calls == 1:
             _log.warning("%s; running pilots continue, muster keeps trying", error)
-        if not isinstance(error, SlurmUnreachable):
+        is_certain = bool(error.fix) or self._failed_calls >= _FAILED_CALLS
+        if is_certain and not isinstance(error, SlurmUnreachable):
             self._publish(refusal=error)
         with self._wake:
             self._look_at = self._clock.monotonic() + LOOK_S

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from muster.base.resources import Resources
 from muster.engines.process_engine import units_of
-from muster.slurm.config import SlurmConfig, place_options
+from muster.slurm.config import SlurmConfig, job_options
 from muster.trials.placement_group import PlacementGroupFactory
 
 NOTICE_S = 60.0  # so long before the time limit of a pilot its trials are notified
@@ -119,14 +119,12 @@ def sbatch_options(config: SlurmConfig, shape: Mapping[str, float], folder: Path
     Lost pilots are replaced here; one that Slurm requeues would come back minutes later, needed or not.
     """
     gres = config.gres or (f"gpu:{shape['GPU']:g}" if shape.get("GPU") else None)
-    memory = shape.get("memory")
+    memory = f"{math.ceil(shape['memory'] / (1 << 20))}M" if "memory" in shape else None
     return [
         *(f"--job-name=muster-{folder.parent.name}"[:60], f"--output={folder / '%A_%a.out'}"),
-        *("--nodes=1", "--ntasks=1", f"--cpus-per-task={shape['CPU']:g}", "--no-requeue", "--export=ALL"),
-        *("--open-mode=append", f"--signal=B:USR2@{NOTICE_S:.0f}", f"--chdir={cwd}"),
-        *((f"--mem={math.ceil(memory / (1 << 20))}M",) if memory else ()),
-        *((f"--gres={gres}",) if gres else ()),
-        *place_options(config),
+        *("--no-requeue", "--export=ALL", "--open-mode=append"),
+        *(f"--signal=B:USR2@{NOTICE_S:.0f}", f"--chdir={cwd}"),
+        *job_options(config, cpus=shape["CPU"], memory=memory, gres=gres),
         *config.extra,
     ]
 
