@@ -28,7 +28,7 @@ from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.slurm.engine import SlurmEngine, SlurmOptions
 from muster.slurm.config import SlurmConfig
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 from muster.trials.events import ContinueTrial, StartTrial, TrialExited, TrialReported
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.ports import Engine
@@ -196,7 +196,7 @@ def measure_faults(folder: Path, quick: bool, first: int) -> dict[str, float]:
     """Do something to the pilots or to Slurm every few seconds, until the trials are done."""
     most = 7 if quick else FAULTS_OF_RUN
     folder.mkdir(parents=True)
-    trials, wire, faults = (10 if quick else 30) * most, SlurmCommands(), 0
+    trials, wire, faults = (10 if quick else 30) * most, SlurmWire(), 0
     driver = slurm_driver.start("fresh", folder, trials)
     while faults < most and driver.poll() is None:
         time.sleep(3.0)

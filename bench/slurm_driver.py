@@ -14,7 +14,7 @@ from typing import Any
 
 from muster import tune
 from muster.slurm.jobs import SlurmJob
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 
 STEPS = 8
 LEARN_STEPS, FACTOR = 9, 3  # of successive halving
@@ -66,7 +66,7 @@ def fault(number: int, pilot: SlurmJob, driver: subprocess.Popen[bytes], folder:
 
     The seventh kind, a time limit of 60 s, comes by itself.
     """
-    wire, kind = SlurmCommands(), number % 6
+    wire, kind = SlurmWire(), number % 6
     if kind == 0:
         wire.scancel([pilot.job_id])
     elif kind == 1:

@@ -19,7 +19,7 @@ from typing import Any
 from bench import slurm_driver
 from muster import tune
 from muster.errors import EngineError
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 from muster.tune.schedulers import ASHAScheduler
 
 STUDY = "e"
@@ -58,7 +58,7 @@ def looks(folder: Path) -> int:
 
 def watched(run: Callable[[], float]) -> tuple[float, float, float, int]:
     """Return what `run` returns, how long it took, CPU seconds of its jobs, and `squeue` calls made here."""
-    wire = SlurmCommands()
+    wire = SlurmWire()
     earlier, used, ended = {job.job_id for job in wire.squeue()}, dict[str, float](), threading.Event()
     own_looks = 1
 

@@ -97,6 +97,8 @@ def test_what_commands_print_when_they_fail() -> None:
     assert isinstance(full, SlurmRefused) and full.is_full
     never = failure_of("sbatch", f"sbatch: error: QOSMaxCpuPerJobLimit\nsbatch: error: {policy}")
     assert isinstance(never, SlurmRefused) and not never.is_full
+    unknown = "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n"
+    assert "--bogus" in str(failure_of("sbatch", unknown))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -65,14 +66,14 @@ class SlurmConfig:
         self._check(
             "time", self.time is None or bool(self.time_s), 'a time limit such as "2:00:00", or "90" minutes'
         )
-        for name, least in (("pilot_cpus", 1), ("max_pilots", 1), ("reconnect_s", 0)):
-            given = getattr(self, name)
-            is_number = isinstance(given, int | float) and not isinstance(given, bool) and given >= least
-            self._check(name, given is None or is_number, f"a number, {least} or more")
+        for name, kind, least in (("pilot_cpus", int, 1), ("max_pilots", int, 1), ("reconnect_s", float, 0)):
+            given, words = getattr(self, name), "a whole number" if kind is int else "a number"
+            is_number = isinstance(given, kind | int) and not isinstance(given, bool) and given >= least
+            self._check(name, is_number or given == getattr(type(self), name), f"{words}, {least} or more")
         self._check(
             "pilot_memory", self.pilot_memory is None or bool(self.memory_bytes), 'a size such as "16G"'
         )
-        for name in (option.partition("=")[0] for option in self.extra):
+        for name in map(option_name, self.extra):
             self._check("extra", name not in OURS, f"options that muster does not set itself ({name})")
 
     def _check(self, name: str, is_right: bool, wanted: str) -> None:
@@ -107,6 +108,16 @@ def job_options(
     given = {name: getattr(config, name) for name in _PLACE} | {"mem": memory, "gres": gres}
     options = [f"--{name}={value}" for name, value in given.items() if value]
     return ["--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus:g}", *options]
+
+
+def option_name(option: str) -> str:
+    """Return the name of an option of `sbatch`.
+
+    Example:
+        >>> option_name("--nodes=2"), option_name("-N2")
+        ('--nodes', '-N')
+    """
+    return re.split("[= ]", option)[0] if option.startswith("--") else option[:2]
 
 
 def gpus_in(gres: str) -> int:

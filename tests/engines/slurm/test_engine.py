@@ -21,7 +21,7 @@ from muster.engines.slurm.pilot_pool import PilotHandle
 from muster.errors import EngineError
 from muster.slurm.config import SlurmConfig
 from muster.slurm.jobs import SlurmJob
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 from muster.trials.events import StopTrial, TrialFailureKind, TrialNoticed
 from muster.trials.placement_group import PlacementGroupFactory
 
@@ -151,7 +151,7 @@ def test_a_controller_that_forgets_a_new_array_does_not_end_the_experiment(tmp_p
         directory=tmp_path,
         clock=SystemClock(),
         request=PlacementGroupFactory([{"CPU": 1}]),
-        wire=SlurmCommands(),
+        wire=SlurmWire(),
     )
     engine._connected.update(f"{number}_0" for number, state in enumerate(states) if state == "COMPLETED")
     for number, state in enumerate(states):

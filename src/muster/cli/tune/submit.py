@@ -22,7 +22,7 @@ from muster.host.atomic_write import atomic_write
 from muster.host.machine import program
 from muster.slurm.config import SlurmConfig, job_options
 from muster.slurm.jobs import fix_of
-from muster.slurm.wire import SlurmCommands, SlurmRefused, SlurmUnreachable, SlurmWire, require_commands
+from muster.slurm.wire import SlurmRefused, SlurmUnreachable, SlurmWire, require_commands
 from muster.tune.execution.launch import CHAIN
 
 _BEFORE_S = 120.0  # Slurm checks limits once a minute: the signal may come a minute early
@@ -129,4 +129,4 @@ def submit(script: Path, arguments: tuple[str, ...], **place: Any) -> None:  # n
     if not script.is_file():
         raise ConfigError(f"{script}: there is no such script")
     require_commands()
-    print_lines(submitted(script, arguments, config, SlurmCommands()))
+    print_lines(submitted(script, arguments, config, SlurmWire()))

@@ -36,7 +36,7 @@ from muster.host import machine
 from muster.session.session import PreemptionInfo
 from muster.slurm.config import SlurmConfig
 from muster.slurm.jobs import SlurmJob, fix_of
-from muster.slurm.wire import SlurmCommands, SlurmWire, require_commands
+from muster.slurm.wire import SlurmWire, require_commands
 from muster.trials.events import CapacityChanged, TrialFailure, TrialFailureKind
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.ports import EngineTraits
@@ -89,7 +89,7 @@ class SlurmEngine(ProcessEngine):
         super().__init__(clock, options)
         if wire is None:
             require_commands()
-        self._config, self._options, self._wire = options.config, options, wire or SlurmCommands()
+        self._config, self._options, self._wire = options.config, options, wire or SlurmWire()
         self._folder = directory.absolute() / FOLDER
         self._most_pilots = options.config.max_pilots
         self._shape = pilot_plan.shape_of(options.config, request)

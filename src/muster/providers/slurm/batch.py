@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from muster.base.ids import RequestId
 from muster.config.to_spec import NodeLaunch
-from muster.slurm.config import OURS, gpus_in, job_options
+from muster.slurm.config import OURS, gpus_in, job_options, option_name
 from muster.slurm.jobs import SlurmJob, limit_s, memory_bytes
 
 NODE_MODULE = "muster.providers.slurm.node_main"
@@ -140,7 +140,7 @@ def problems_of(node_config: Mapping[str, Any]) -> Iterator[tuple[Sequence[str |
     if memory and memory_bytes(memory) is None:
         yield ("memory",), "is not a size; write for example 64G"
     for number, option in enumerate(node_config.get("extra") or ()):
-        name = option.split("=")[0].split(" ")[0]
+        name = option_name(option)
         if name in _OURS:
             yield ("extra", number), f"muster sets {name} itself; remove it"
         elif not option.startswith("-"):
