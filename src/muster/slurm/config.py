@@ -71,7 +71,9 @@ class SlurmConfig:
             is_number = isinstance(given, kind | int) and not isinstance(given, bool) and given >= least
             self._check(name, is_number or given == getattr(type(self), name), f"{words}, {least} or more")
         self._check(
-            "pilot_memory", self.pilot_memory is None or bool(self.memory_bytes), 'a size such as "16G"'
+            "pilot_memory",
+            self.pilot_memory is None or bool(memory_bytes(self.pilot_memory)),
+            'a size such as "16G"',
         )
         for name in map(option_name, self.extra):
             self._check("extra", name not in OURS, f"options that muster does not set itself ({name})")
@@ -84,16 +86,6 @@ class SlurmConfig:
     def time_s(self) -> float | None:
         """The time limit of a pilot in seconds, where one is given."""
         return None if self.time is None else limit_s(str(self.time))
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """The memory of a pilot in bytes, where it is given; a bare number is megabytes, as for `sbatch`."""
-        return memory_bytes(self.pilot_memory or "")
-
-    @property
-    def gpus(self) -> int | None:
-        """How many GPUs `gres` names; None without `gres`."""
-        return None if self.gres is None else gpus_in(self.gres)
 
 
 def job_options(

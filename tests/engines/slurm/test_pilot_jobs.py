@@ -12,6 +12,24 @@ from muster.engines.slurm.pilot_jobs import PilotJobs, PilotLedger
 from muster.slurm.wire import SlurmRefused, SlurmUnreachable
 
 
+class HeldSlurm:
+    """It answers nothing before it is released; it notes what is submitted."""
+
+    def __init__(self):
+        self.released, self.arrays = threading.Event(), []
+
+    def config(self):
+        assert self.released.wait(10.0)
+        return {"MaxArraySize": "1001"}
+
+    def sbatch(self, options, script):
+        self.arrays += [option for option in options if option.startswith("--array=")]
+        return "7"
+
+    def squeue(self):
+        return []
+
+
 class FailingSlurm:
     """Its `squeue` fails as scripted, then works."""
 
@@ -70,3 +88,16 @@ def test_a_list_that_fails_for_a_moment_is_no_refusal(views, errors):
 )
 def test_a_list_that_keeps_failing_and_one_with_a_known_cause_are_refusals(views, errors):
     assert views(errors)[0] is errors[-1]
+
+
+@pytest.mark.parametrize(("cancelled", "arrays"), [(0, ["--array=0-2"]), (1, ["--array=0-1"]), (3, [])])
+def test_pilots_cancelled_before_their_submission_are_not_submitted(tmp_path, monkeypatch, cancelled, arrays):
+    monkeypatch.setattr(pilot_jobs, "FIRST_LOOK_S", 0.0)
+    wire, looked = HeldSlurm(), threading.Event()
+    jobs = PilotJobs(wire, PilotLedger(tmp_path), SystemClock(), lambda view: looked.set())
+    jobs.request(3, [], "")
+    jobs.cancel(list(jobs.alive())[:cancelled])
+    wire.released.set()
+    assert looked.wait(10.0)
+    jobs.close(cancels=False)
+    assert wire.arrays == arrays

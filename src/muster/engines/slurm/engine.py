@@ -7,7 +7,6 @@ and expects; a pilot that Slurm will end takes no trial that it cannot bring one
 from __future__ import annotations
 
 import logging
-import math
 import platform
 import signal
 import sys
@@ -443,13 +442,6 @@ class SlurmEngine(ProcessEngine):
         alive, pilots = self._alive(), self._pool.pilots
         known = jobs.alive()
         started = Counter(run.command.resources for run in self._trials.values())
-        idle = [
-            pilot_plan.UnusedPilot(
-                job_id=job_id, idle_since=each.idle_since, ends_at=each.ends_at or math.inf
-            )
-            for job_id, each in pilots.items()
-            if not each.runs and each.takes_trials
-        ]
         plan = pilot_plan.plan_pilots(
             pilot_plan.PilotNeeds(
                 now=now,
@@ -458,7 +450,7 @@ class SlurmEngine(ProcessEngine):
                 most=self._most_pilots,
                 alive=len(alive),
                 queued=[job_id for job_id in alive if job_id in known and known[job_id].is_waiting],
-                unused=idle,
+                unused=[each for each in pilots.values() if not each.runs and each.takes_trials],
                 has_waiting=len(self._waiting) > 0,
                 linger_s=self._options.linger_s,
                 is_complete=self._is_complete,
