@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,20 +21,24 @@ from typing import Any
 import cloudpickle
 from tools import slurm_here
 
-from bench import slurm_driver, table
+from bench import slurm_driver, slurm_idle, table
 from bench.options import Options
 from muster import tune
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.engines.slurm.engine import SlurmEngine, SlurmOptions
 from muster.slurm.config import SlurmConfig
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 from muster.trials.events import ContinueTrial, StartTrial, TrialExited, TrialReported
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.ports import Engine
 from muster.tune.schedulers import ASHAScheduler
 
-CASES = ("decisions", "first", "rate", "idle", "faults")
+FAULTS, FAULTS_OF_RUN = 120, 12  # faults-1 to faults-10 add up; each takes less than three minutes
+CASES = (
+    *("decisions", "first", "rate", "idle"),
+    *(f"faults-{number}" for number in range(1, FAULTS // FAULTS_OF_RUN + 1)),
+)
 HALF = PlacementGroupFactory([{"CPU": 0.5}])
 PILOTS, CPUS = 4, 2
 
@@ -46,12 +49,24 @@ def run(options: Options) -> dict[str, float]:
         raise SystemExit(f"slurm: {reason}")
     figures: dict[str, float] = {}
     with site() as folder:
-        for case in [each for each in CASES if options.wants(each)]:
-            table.progress(f"slurm: {case}")
-            figures |= globals()[f"measure_{case}"](folder / case, options.quick)
+        for case in CASES[: CASES.index("faults-1") + 1] if options.quick else CASES:
+            if options.wants(case):
+                table.progress(f"slurm: {case}")
+                for name, value in measure(case, folder / case, options).items():
+                    figures[name] = figures.get(name, 0.0) + value
     rows = [(name, f"{value:.3f}") for name, value in figures.items()]
     table.show(f"slurm: {PILOTS} nodes of {CPUS} CPUs", ("figure", "ours"), rows)
     return figures
+
+
+def measure(case: str, folder: Path, options: Options) -> dict[str, float]:
+    kind, _, number = case.partition("-")
+    if kind == "faults":
+        return measure_faults(folder, options.quick, FAULTS_OF_RUN * (int(number) - 1))
+    if kind == "idle":
+        trials = 24 if options.quick else 100
+        return slurm_idle.measure(folder, trials=trials, cpus=PILOTS * CPUS, with_peer=options.with_peer)
+    return globals()[f"measure_{kind}"](folder, options.quick)
 
 
 @contextmanager
@@ -100,17 +115,14 @@ def learn(config: dict[str, Any]) -> None:
 def measure_decisions(folder: Path, quick: bool) -> dict[str, float]:
     """Run one trial at a time with a seed, here and there: everything decided must be equal."""
     trials = 40 if quick else 200
-    seen, before, began = [], (calls(folder, "sbatch"), calls(folder, "squeue")), 0.0
+    seen, before = [], calls(folder, "sbatch")
     for kind in ("local", SlurmConfig(time="30", max_pilots=1)):
         search = tune.search.basic_variant.BasicVariantGenerator(random_state=7)
-        began = time.monotonic()
         grid = fit(folder / str(len(seen)), learn, trials, kind, search_alg=search, max_concurrent_trials=1)
         seen.append([(each.config["lr"], each.metrics["training_iteration"]) for each in grid])
-    took_s = time.monotonic() - began
     return {
         "decisions.equal": float(seen[0] == seen[1] and len(seen[0]) == trials),
-        "calls.sbatch_per_100_trials": (calls(folder, "sbatch") - before[0]) / trials * 100,
-        "calls.squeue_per_s": (calls(folder, "squeue") - before[1]) / took_s,
+        "calls.sbatch_per_100_trials": (calls(folder, "sbatch") - before) / trials * 100,
     }
 
 
@@ -180,38 +192,20 @@ def reports(engine: Engine, folder: Path, *, trials: int, count: int) -> list[tu
     return found
 
 
-def measure_idle(folder: Path, quick: bool) -> dict[str, float]:
-    """Return the share of allocated CPU seconds in which no trial trained; by default a pilot has one CPU."""
-    used: dict[str, float] = {}
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(2.0):
-            used.update({job.job_id: job.used_s for job in SlurmCommands().squeue()})
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    engine = SlurmConfig(time="30", max_pilots=PILOTS * CPUS)
-    grid = fit(folder, slurm_driver.sleep_and_learn, 24 if quick else 100, engine)
-    time.sleep(4.0)
-    ended.set()
-    watcher.join()
-    busy_s, allocated_s = sum(each.metrics["time_total_s"] for each in grid), sum(used.values())
-    return {"idle_share": 1.0 - busy_s / allocated_s, "allocated_cpu_s": allocated_s}
-
-
-def measure_faults(folder: Path, quick: bool) -> dict[str, float]:
+def measure_faults(folder: Path, quick: bool, first: int) -> dict[str, float]:
     """Do something to the pilots or to Slurm every few seconds, until the trials are done."""
-    most = 7 if quick else 120
+    most = 7 if quick else FAULTS_OF_RUN
     folder.mkdir(parents=True)
-    trials, wire, faults = (10 if quick else 30) * most, SlurmCommands(), 0
+    trials, wire, faults = (10 if quick else 30) * most, SlurmWire(), 0
     driver = slurm_driver.start("fresh", folder, trials)
     while faults < most and driver.poll() is None:
         time.sleep(3.0)
         pilots = [job for job in wire.squeue() if job.is_running and job.comment]
         if not pilots:
             continue
-        driver = slurm_driver.fault(faults, random.Random(faults).choice(pilots), driver, folder, quick=quick)
+        number = first + faults
+        pilot = random.Random(number).choice(pilots)
+        driver = slurm_driver.fault(number, pilot, driver, folder, quick=quick)
         faults += 1
     (folder / slurm_driver.HURRY).touch()
     driver.wait()

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from muster import tune
 from muster.slurm.jobs import SlurmJob
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 
 STEPS = 8
+LEARN_STEPS, FACTOR = 9, 3  # of successive halving
 HURRY = "hurry"  # a file: trials have nothing more to wait for
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,11 +27,17 @@ def busy(config: dict[str, Any]) -> None:
         tune.report({"step": step})
 
 
-def sleep_and_learn(config: dict[str, Any]) -> None:
-    step_s = random.Random(config["lr"]).uniform(0.5, 2.0)
-    for step in range(1, 10):
+def learning(rate: float) -> Iterator[tuple[int, float]]:
+    """Yield the steps of a trial and their losses, each after 0.5 to 2 s."""
+    step_s = random.Random(rate).uniform(0.5, 2.0)
+    for step in range(1, LEARN_STEPS + 1):
         time.sleep(step_s)
-        tune.report({"loss": config["lr"] + 1.0 / step})
+        yield step, rate + 1.0 / step
+
+
+def sleep_and_learn(config: dict[str, Any]) -> None:
+    for _, loss in learning(config["lr"]):
+        tune.report({"loss": loss})
 
 
 def save_every_step(config: dict[str, Any]) -> None:
@@ -58,7 +66,7 @@ def fault(number: int, pilot: SlurmJob, driver: subprocess.Popen[bytes], folder:
 
     The seventh kind, a time limit of 60 s, comes by itself.
     """
-    wire, kind = SlurmCommands(), number % 6
+    wire, kind = SlurmWire(), number % 6
     if kind == 0:
         wire.scancel([pilot.job_id])
     elif kind == 1:

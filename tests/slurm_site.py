@@ -17,7 +17,7 @@ import pytest
 from tools import slurm_here
 
 from muster.slurm.jobs import SlurmJob
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 
 LEAVE_S = 45.0
 
@@ -27,7 +27,7 @@ class SlurmSite:
 
     def __init__(self, folder: Path, config: Path) -> None:
         self.folder, self.config = folder, config
-        self.wire = SlurmCommands()
+        self.wire = SlurmWire()
 
     def alive(self) -> list[SlurmJob]:
         return [job for job in self.wire.squeue() if not job.has_ended]

@@ -652,6 +652,16 @@ fit(tune.with_workers(train, 2, {"cpu": 0.1}))""",
         ("SlurmConfig(extra=", "--array"),
     ),
     Mistake(
+        "slurm_short_option_that_is_ours",
+        "tune.SlurmConfig(extra=['-N2'])",
+        ("SlurmConfig(extra=", "(-N)"),
+    ),
+    Mistake(
+        "slurm_half_a_cpu",
+        "tune.SlurmConfig(pilot_cpus=0.5)",
+        ("pilot_cpus=0.5", "whole number"),
+    ),
+    Mistake(
         "slurm_memory_without_unit",
         "tune.SlurmConfig(pilot_memory='lots')",
         ("pilot_memory='lots'", "16G"),

@@ -97,7 +97,19 @@ def test_what_commands_print_when_they_fail() -> None:
     assert isinstance(full, SlurmRefused) and full.is_full
     never = failure_of("sbatch", f"sbatch: error: QOSMaxCpuPerJobLimit\nsbatch: error: {policy}")
     assert isinstance(never, SlurmRefused) and not never.is_full
-    down = failure_of("squeue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    unknown = "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n"
+    assert "--bogus" in str(failure_of("sbatch", unknown))
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_msg_sendto: address:port=127.0.0.1:41641 msg_type=2003: Unexpected missing socket error",
+    ],
+)
+def test_a_controller_that_cannot_be_reached_is_told_from_a_refusal(printed) -> None:
+    down = failure_of("squeue", printed)
     assert isinstance(down, SlurmUnreachable) and down.retryable
 
 

@@ -131,10 +131,10 @@ class ProcessPool(ABC, Generic[W]):
         worker.look(now)
         return now - worker.last_seen_at >= self._timeouts.silent_after_s
 
-    def find_idle(self, command: StartTrial) -> W | None:
+    def find_idle(self, command: StartTrial, among: Sequence[W] | None = None) -> W | None:
         """Return an idle process that served the same trainable with the same resources."""
-        wanted = (command.trainable_name, command.resources)
-        return next((each for each in self.idle if each.key is not None and each.key[:2] == wanted), None)
+        idle, wanted = self.idle if among is None else among, (command.trainable_name, command.resources)
+        return next((each for each in idle if each.key is not None and each.key[:2] == wanted), None)
 
     def bind(self, run: TrialRun, worker: W, gpu_ids: tuple[str, ...] = ()) -> None:
         """Give a trial its process."""

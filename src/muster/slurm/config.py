@@ -8,22 +8,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from muster.errors import public
-from muster.slurm.jobs import limit_s
+from muster.slurm.jobs import limit_s, memory_bytes
 
-_MEMORY = re.compile(r"^(\d+)([KMGT]?)B?$", re.IGNORECASE)
-_UNITS = {"K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_OURS = (
-    "--array",
-    "-a",
-    "--comment",
-    "--output",
-    "-o",
-    "--job-name",
-    "-J",
-    "--signal",
-    "--parsable",
-    "--wrap",
+# Options that muster sets itself.
+OURS = (
+    *("--array", "-a", "--comment", "--output", "-o", "--job-name", "-J", "--signal", "--nodes", "-N"),
+    *("--ntasks", "-n", "--parsable", "--test-only", "--wait", "-W", "--wrap"),
 )
+_PLACE = ("partition", "account", "qos", "time", "constraint")
 
 
 @public
@@ -74,18 +66,17 @@ class SlurmConfig:
         self._check(
             "time", self.time is None or bool(self.time_s), 'a time limit such as "2:00:00", or "90" minutes'
         )
-        for name, least in (("pilot_cpus", 1), ("max_pilots", 1), ("reconnect_s", 0)):
-            given = getattr(self, name)
-            is_number = isinstance(given, int | float) and not isinstance(given, bool) and given >= least
-            self._check(name, given is None or is_number, f"a number, {least} or more")
+        for name, kind, least in (("pilot_cpus", int, 1), ("max_pilots", int, 1), ("reconnect_s", float, 0)):
+            given, words = getattr(self, name), "a whole number" if kind is int else "a number"
+            is_number = isinstance(given, kind | int) and not isinstance(given, bool) and given >= least
+            self._check(name, is_number or given == getattr(type(self), name), f"{words}, {least} or more")
         self._check(
-            "pilot_memory", self.pilot_memory is None or bool(self.memory_bytes), 'a size such as "16G"'
+            "pilot_memory",
+            self.pilot_memory is None or bool(memory_bytes(self.pilot_memory)),
+            'a size such as "16G"',
         )
-        for option in self.extra:
-            ours = option.partition("=")[0] in _OURS
-            self._check(
-                "extra", not ours, f"options that muster does not set itself ({option.partition('=')[0]})"
-            )
+        for name in map(option_name, self.extra):
+            self._check("extra", name not in OURS, f"options that muster does not set itself ({name})")
 
     def _check(self, name: str, is_right: bool, wanted: str) -> None:
         if not is_right:
@@ -96,33 +87,29 @@ class SlurmConfig:
         """The time limit of a pilot in seconds, where one is given."""
         return None if self.time is None else limit_s(str(self.time))
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """The memory of a pilot in bytes, where it is given; a bare number is megabytes, as for `sbatch`."""
-        found = _MEMORY.match(self.pilot_memory or "")
-        return None if found is None else int(found[1]) * _UNITS[found[2].upper()]
 
-    @property
-    def gpus(self) -> int | None:
-        """How many GPUs `gres` names; None without `gres`."""
-        return None if self.gres is None else gpus_in(self.gres)
-
-
-def place_options(config: SlurmConfig) -> list[str]:
-    """Return the options of `sbatch` that say where a job runs and for how long.
+def job_options(
+    config: object, *, cpus: float, memory: str | None = None, gres: str | None = None
+) -> list[str]:
+    """Return the options of `sbatch` that say where a job runs, for how long and with what.
 
     Example:
-        >>> place_options(SlurmConfig(partition="gpu", time="2:00:00"))
-        ['--partition=gpu', '--time=2:00:00']
+        >>> job_options(SlurmConfig(partition="gpu", time="2:00:00"), cpus=4)
+        ['--nodes=1', '--ntasks=1', '--cpus-per-task=4', '--partition=gpu', '--time=2:00:00']
     """
-    given = {
-        "partition": config.partition,
-        "account": config.account,
-        "qos": config.qos,
-        "time": config.time,
-        "constraint": config.constraint,
-    }
-    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+    given = {name: getattr(config, name) for name in _PLACE} | {"mem": memory, "gres": gres}
+    options = [f"--{name}={value}" for name, value in given.items() if value]
+    return ["--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus:g}", *options]
+
+
+def option_name(option: str) -> str:
+    """Return the name of an option of `sbatch`.
+
+    Example:
+        >>> option_name("--nodes=2"), option_name("-N2")
+        ('--nodes', '-N')
+    """
+    return re.split("[= ]", option)[0] if option.startswith("--") else option[:2]
 
 
 def gpus_in(gres: str) -> int:

@@ -1,4 +1,4 @@
-"""Parse what `squeue` and `scontrol` print, and judge pending reasons. Pure.
+"""Parse what `squeue` and `scontrol` print and what a job sees of itself, and judge pending reasons. Pure.
 
 The text form is parsed, not the JSON one: its layout changes between versions and it ignores filters.
 """
@@ -39,6 +39,8 @@ _NEVER: Mapping[str, str] = {
     **dict.fromkeys(("JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue"), _HELD),
     "DependencyNeverSatisfied": "submit it without the dependency",
 }
+_SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+_UNITS = {"K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # a number alone is MiB
 _PER_JOB = re.compile(r"^(Assoc|QOS)(Max\w+PerJob(Limit)?|Min\w*)$")
 
 
@@ -134,6 +136,35 @@ def limit_s(text: str) -> float | None:
     """
     text = text.strip()
     return 60.0 * int(text) if text.isdigit() else duration_s(text)
+
+
+def memory_bytes(text: str) -> int | None:
+    """Return the bytes of a size as `sbatch --mem` reads it; None for what is not a size.
+
+    Example:
+        >>> memory_bytes("2K"), memory_bytes("1"), memory_bytes("5x")
+        (2048, 1048576, None)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    return int(found[1]) * _UNITS[found[2].upper()] if found else None
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """Return the id of this job as `squeue` lists it.
+
+    Example:
+        >>> job_of({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"})
+        '8_1'
+    """
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+
+
+def memory_of(environment: Mapping[str, str]) -> int | None:
+    """Return the bytes that this job may use; None where Slurm sets no limit."""
+    per_node, per_cpu = environment.get("SLURM_MEM_PER_NODE", ""), environment.get("SLURM_MEM_PER_CPU", "")
+    count = "1" if per_node else environment.get("SLURM_CPUS_ON_NODE", "1")
+    return int(count) * (memory_bytes(per_node or per_cpu) or 0) or None
 
 
 def _time(text: str) -> float | None:

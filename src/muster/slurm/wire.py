@@ -1,4 +1,4 @@
-"""SlurmCommands sends single calls to Slurm through its commands; the simulator sends them elsewhere.
+"""SlurmWire sends single calls to Slurm through its commands; the simulator sends them elsewhere.
 
 Every call has a time limit, and fails with one of three errors. No state, no retries: callers decide that.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from muster.errors import EngineError, EngineMissing, EngineUnreachable
 from muster.host import machine
@@ -18,6 +17,7 @@ CALL_S = 20.0  # a controller that is down keeps commands waiting for longer
 _DOWN = (
     *("unable to contact slurm controller", "socket timed out", "connection refused", "connect failure"),
     *("zero bytes were transmitted", "communication connection failure", "transport endpoint"),
+    *("unexpected missing socket", "message send failure", "message receive failure"),
     *("unable to establish", "temporarily unable to accept", "backup controller", "unable to load"),
 )
 # Limits on how many jobs there are: they end when earlier jobs do.
@@ -49,45 +49,18 @@ class SlurmRefused(EngineError):
         return any(words in self.sentence.lower() for words in _FULL)
 
 
-class SlurmWire(Protocol):
-    """The wire to one Slurm: each method is one attempt at one command.
+class SlurmWire:
+    """The wire to one Slurm: each method is one attempt at one command; threads may share it.
 
     Raises SlurmRefused for an error answer, SlurmUnreachable where there is none, SlurmMissing where the
-    command does not exist.
+    command does not exist. The simulator and tests replace the methods.
     """
-
-    def sbatch(self, options: Sequence[str], script: str) -> str:
-        """Submit a batch script; return the id of the job or the array."""
-        ...
-
-    def check(self, options: Sequence[str]) -> None:
-        """Ask whether a job with these options would be accepted; submit nothing."""
-        ...
-
-    def time_limits(self) -> Mapping[str, float | None]:
-        """Return the longest time limit of each partition in seconds; None: unlimited."""
-        ...
-
-    def squeue(self) -> list[SlurmJob]:
-        """Return all jobs of this user that Slurm remembers, one per array task, ended ones included."""
-        ...
-
-    def scancel(self, job_ids: Sequence[str]) -> None:
-        """Cancel jobs; those that have ended, or never existed, are ignored."""
-        ...
-
-    def config(self) -> Mapping[str, str]:
-        """Return the settings of the site (`scontrol show config`)."""
-        ...
-
-
-class SlurmCommands(SlurmWire):
-    """The wire through the commands of this computer; threads may share it."""
 
     def __init__(self, timeout_s: float = CALL_S) -> None:
         self._timeout_s = timeout_s
 
     def sbatch(self, options: Sequence[str], script: str) -> str:
+        """Submit a batch script; return the id of the job or the array."""
         printed = self._call(["sbatch", "--parsable", *options], script)
         job_id = printed.strip().splitlines()[-1].partition(";")[0] if printed.strip() else ""
         if not job_id.isdigit():
@@ -95,16 +68,20 @@ class SlurmCommands(SlurmWire):
         return job_id
 
     def check(self, options: Sequence[str]) -> None:
+        """Ask whether a job with these options would be accepted; submit nothing."""
         self._call(["sbatch", "--test-only", *options], "#!/bin/sh\n")
 
     def time_limits(self) -> Mapping[str, float | None]:
+        """Return the longest time limit of each partition in seconds; None: unlimited."""
         lines = (line.split() for line in self._call(["sinfo", "-h", "-a", "-o", "%R %l"]).splitlines())
         return {words[0]: duration_s(words[1]) for words in lines if len(words) == 2}
 
     def squeue(self) -> list[SlurmJob]:
+        """Return all jobs of this user that Slurm remembers, one per array task, ended ones included."""
         return parse_jobs(self._call(["squeue", "-h", "-r", "--me", "-t", "all", "-o", FIELDS]))
 
     def scancel(self, job_ids: Sequence[str]) -> None:
+        """Cancel jobs; those that have ended, or never existed, are ignored."""
         if not job_ids:
             return
         try:
@@ -114,6 +91,7 @@ class SlurmCommands(SlurmWire):
                 raise
 
     def config(self) -> Mapping[str, str]:
+        """Return the settings of the site (`scontrol show config`)."""
         return parse_config(self._call(["scontrol", "show", "config"]))
 
     def _call(self, command: Sequence[str], text: str = "") -> str:
@@ -151,7 +129,7 @@ def failure_of(name: str, printed: str) -> SlurmRefused | SlurmUnreachable:
     if "configuration source" in printed:
         fix = "run on a login node of the cluster, or set SLURM_CONF to its slurm.conf"
         return SlurmRefused(f"{name}: this computer has Slurm's commands, but no configuration", fix=fix)
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    lines = [line.strip() for line in printed.splitlines() if line.strip() and line[:4] != "Try "]
     errors = [line for line in lines if "error:" in line] or lines[-1:] or ["it failed without a message"]
     bare = [line.removeprefix(f"{name}: ").removeprefix("error: ") for line in errors]
     sentence = ": ".join(line.removeprefix("Batch job submission failed: ") for line in bare)

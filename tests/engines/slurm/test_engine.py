@@ -6,6 +6,7 @@ import contextlib
 import signal
 import socket
 import time
+from types import SimpleNamespace
 
 import cloudpickle
 import pytest
@@ -16,14 +17,18 @@ from muster.base.clock import SystemClock
 from muster.base.forecast import Forecast
 from muster.engines.slurm.engine import SlurmEngine, SlurmOptions
 from muster.engines.slurm.pilot_jobs import UNLISTED, JobsView
-from muster.engines.slurm.pilot_plan import PilotNeeds, PilotPlan, UnusedPilot, plan_pilots
+from muster.engines.slurm.pilot_plan import PilotNeeds, PilotPlan, plan_pilots
 from muster.engines.slurm.pilot_pool import PilotHandle
 from muster.errors import EngineError
 from muster.slurm.config import SlurmConfig
 from muster.slurm.jobs import SlurmJob
-from muster.slurm.wire import SlurmCommands
+from muster.slurm.wire import SlurmWire
 from muster.trials.events import StopTrial, TrialFailureKind, TrialNoticed
 from muster.trials.placement_group import PlacementGroupFactory
+
+
+def unused_pilot(job_id, idle_since, ends_at=None):
+    return SimpleNamespace(job_id=job_id, idle_since=idle_since, ends_at=ends_at)
 
 
 def wait_for_stop(config):
@@ -151,7 +156,7 @@ def test_a_controller_that_forgets_a_new_array_does_not_end_the_experiment(tmp_p
         directory=tmp_path,
         clock=SystemClock(),
         request=PlacementGroupFactory([{"CPU": 1}]),
-        wire=SlurmCommands(),
+        wire=SlurmWire(),
     )
     engine._connected.update(f"{number}_0" for number, state in enumerate(states) if state == "COMPLETED")
     for number, state in enumerate(states):
@@ -163,21 +168,21 @@ def test_a_controller_that_forgets_a_new_array_does_not_end_the_experiment(tmp_p
 
 def test_surplus_pilots_leave_queued_ones_first():
     unused = [
-        UnusedPilot(job_id="2_0", idle_since=0.0),
-        UnusedPilot(job_id="2_1", idle_since=0.0, ends_at=9.0),
+        unused_pilot(job_id="2_0", idle_since=0.0),
+        unused_pilot(job_id="2_1", idle_since=0.0, ends_at=9.0),
     ]
     needs = PilotNeeds(now=9.0, started=1, expected=1, most=8, alive=4, queued=["3_0"], unused=unused)
     assert plan_pilots(needs) == PilotPlan(cancel=("3_0",), release=("2_1", "2_0"))
 
 
 def test_idle_pilots_linger_while_more_may_come():
-    unused = [UnusedPilot(job_id="2_0", idle_since=7.0)]
+    unused = [unused_pilot(job_id="2_0", idle_since=7.0)]
     needs = PilotNeeds(now=9.0, started=0, expected=0, most=8, alive=1, unused=unused)
     assert plan_pilots(needs) == PilotPlan(wake_at=12.0)
 
 
 def test_pilots_that_the_forecast_names_stay():
-    unused = [UnusedPilot(job_id="2_0", idle_since=0.0)]
+    unused = [unused_pilot(job_id="2_0", idle_since=0.0)]
     needs = PilotNeeds(now=99.0, started=1, expected=2, most=8, alive=2, unused=unused, is_complete=True)
     assert plan_pilots(needs) == PilotPlan()
 

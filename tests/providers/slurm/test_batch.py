@@ -16,13 +16,12 @@ from muster.providers.slurm.batch import (
     JobTag,
     NodeOrder,
     comment_of,
-    memory_bytes,
     resources_of,
     size_options,
     tag_of,
 )
-from muster.providers.slurm.node_main import job_id, memory_of_job, refusal, sized
-from muster.slurm.jobs import SlurmJob
+from muster.providers.slurm.node_main import memory_of_job, refusal, sized
+from muster.slurm.jobs import SlurmJob, job_of, memory_bytes
 
 TAG = JobTag(request_id=RequestId("r-7~2.t-9"), node_type="big|type", launch_hash="abc")
 ORDER = NodeOrder(
@@ -103,7 +102,7 @@ def test_a_type_without_resources_has_those_of_its_config():
 
 def test_a_job_knows_its_id_and_its_memory():
     array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
-    assert (job_id(array), job_id({"SLURM_JOB_ID": "9"})) == ("7_3", "9")
+    assert (job_of(array), job_of({"SLURM_JOB_ID": "9"})) == ("7_3", "9")
     assert memory_of_job({"SLURM_MEM_PER_NODE": "100"}) == 100 * 2**20
     assert memory_of_job({"SLURM_MEM_PER_CPU": "50", "SLURM_CPUS_ON_NODE": "3"}) == 150 * 2**20
     assert memory_of_job({}) > 2**20

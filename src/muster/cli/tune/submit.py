@@ -20,9 +20,9 @@ from muster.base.ids import RandomIds
 from muster.errors import ConfigError
 from muster.host.atomic_write import atomic_write
 from muster.host.machine import program
-from muster.slurm.config import SlurmConfig, place_options
+from muster.slurm.config import SlurmConfig, job_options
 from muster.slurm.jobs import fix_of
-from muster.slurm.wire import SlurmCommands, SlurmRefused, SlurmUnreachable, SlurmWire, require_commands
+from muster.slurm.wire import SlurmRefused, SlurmUnreachable, SlurmWire, require_commands
 from muster.tune.execution.launch import CHAIN
 
 _BEFORE_S = 120.0  # Slurm checks limits once a minute: the signal may come a minute early
@@ -85,9 +85,7 @@ def job_script(script: Path, arguments: Sequence[str], config: SlurmConfig, fold
     before_s = min(_BEFORE_S, (config.time_s or 4 * _BEFORE_S) / 4)
     options = [
         *(f"--job-name=muster-{script.stem}", f"--output={folder}/%j.out", f"--signal=B:USR2@{before_s:.0f}"),
-        *("--nodes=1", "--ntasks=1", f"--cpus-per-task={config.pilot_cpus or 1}", "--requeue"),
-        *([f"--mem={config.pilot_memory}"] if config.pilot_memory else ()),
-        *place_options(config),
+        *("--requeue", *job_options(config, cpus=config.pilot_cpus or 1, memory=config.pilot_memory)),
         *config.extra,
     ]
     python = config.python or shlex.quote(sys.executable)
@@ -131,4 +129,4 @@ def submit(script: Path, arguments: tuple[str, ...], **place: Any) -> None:  # n
     if not script.is_file():
         raise ConfigError(f"{script}: there is no such script")
     require_commands()
-    print_lines(submitted(script, arguments, config, SlurmCommands()))
+    print_lines(submitted(script, arguments, config, SlurmWire()))

@@ -1,14 +1,10 @@
-"""ActorPool holds the actors of RayEngine: their connections, which are idle, and how each ended.
-
-One poller serves all of them.
-"""
+"""ActorPool holds the actors of RayEngine: their connections, which are idle, and how each ended."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import math
-import select
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -16,12 +12,12 @@ from typing import Any
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack
-from muster.engines.process_engine import EngineTimeouts, ProcessPool
+from muster.engines.connection_pool import ConnectionPool
+from muster.engines.process_engine import EngineTimeouts
 from muster.engines.ray import failures
 from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
 from muster.engines.worker.handle import TrialRun, WorkerHandle
-from muster.engines.worker.handshake import Hello, Listener, WakeupQueue
-from muster.host import machine
+from muster.engines.worker.handshake import Hello
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
 
@@ -139,7 +135,7 @@ class ActorListener:
         """Have `check_deadlines` called at this time, if not earlier."""
 
 
-class ActorPool(ProcessPool[ActorHandle]):
+class ActorPool(ConnectionPool[ActorHandle]):
     """Holds every actor that was requested and not seen to end."""
 
     def __init__(
@@ -151,17 +147,12 @@ class ActorPool(ProcessPool[ActorHandle]):
         actor_class: Any,  # noqa: ANN401 - Ray's
         key: bytes,
     ) -> None:
-        super().__init__(clock, timeouts)
+        super().__init__(clock, timeouts, key)
         self._owner = owner
-        self._connections: dict[int, ActorHandle] = {}
         self._controls: dict[int, ActorHandle] = {}
-        self.listener = Listener(self._poller, key, clock, self._receive)
         self.placements: dict[int, ActorPlacement] = {}  # by the number of their actor
         self.draining: set[str] = set()  # hex ids of all nodes that were ever seen draining, dead ones too
         self.ray = PlacementGroups(actor_class, self._on_call_ended)
-        self._hostname = machine.hostname()
-        self.wakeups = WakeupQueue()
-        self._poller.add_reader(self.wakeups.fileno())
 
     # Connections
 
@@ -176,8 +167,7 @@ class ActorPool(ProcessPool[ActorHandle]):
 
     def _admit(self, placement: ActorPlacement, connection: socket.socket, hello: Hello) -> None:
         worker = placement.worker = ActorHandle(placement, connection, hello, now=self._clock.monotonic())
-        self._connections[worker.read_fd] = worker
-        self._poller.add_reader(worker.read_fd)
+        self._add(worker)
         if worker.control is not None:
             self._controls[worker.control.fileno()] = worker
             self._poller.add_reader(worker.control.fileno())
@@ -232,36 +222,15 @@ class ActorPool(ProcessPool[ActorHandle]):
 
     # Exchanging frames
 
-    def send(self, worker: ActorHandle, data: bytes) -> None:
-        if not worker.write(data) and worker.write_fd in self._connections:
-            self._poller.set_writing(worker.write_fd, writing=True)
-
-    def wait(self, timeout_s: float, now: float) -> None:
-        poll = self._poller.poll
-        ready = self._spinner.poll(poll) if timeout_s > 0 else None
-        for fd, flags in ready or poll(timeout_s if timeout_s > 0 else 0):
-            worker = self._connections.get(fd)
-            if worker is None:
-                self._on_ready(fd)
-                continue
-            worker.last_seen_at = now
-            if flags & select.POLLOUT and worker.flush():
-                self._poller.set_writing(fd, writing=False)
-            if flags & ~select.POLLOUT:
-                self._read(worker)
-
     def _on_ready(self, fd: int) -> None:
-        """Handle a descriptor that is not a trial's channel."""
         worker = self._controls.get(fd)
         if worker is not None:
             worker.last_seen_at = self._clock.monotonic()
             if not worker.read_control():
                 del self._controls[fd]
                 self._poller.forget(fd)
-        elif fd == self.wakeups.fileno():
-            self.wakeups.drain()
         else:
-            self.listener.on_ready(fd)
+            super()._on_ready(fd)
 
     def _read(self, worker: ActorHandle) -> None:
         frames = worker.read()
@@ -274,8 +243,7 @@ class ActorPool(ProcessPool[ActorHandle]):
     # Ends
 
     def _hang_up(self, worker: ActorHandle) -> None:
-        del self._connections[worker.read_fd]
-        self._poller.forget(worker.read_fd)
+        self._forget_connection(worker)
         worker.hung_up_at = self._clock.monotonic()
         self._owner.wake_at(worker.hung_up_at + _ASK_EVERY_S)
         while (
@@ -336,8 +304,7 @@ class ActorPool(ProcessPool[ActorHandle]):
         self._owner.on_worker_gone(worker, failure)
 
     def _forget(self, worker: ActorHandle) -> None:
-        if self._connections.pop(worker.read_fd, None) is not None:
-            self._poller.forget(worker.read_fd)
+        self._forget_connection(worker)
         if worker.control is not None and self._controls.pop(worker.control.fileno(), None) is not None:
             self._poller.forget(worker.control.fileno())
         if worker in self.idle:
@@ -396,9 +363,7 @@ class ActorPool(ProcessPool[ActorHandle]):
                 self._forget(placement.worker)
             if placement.control is not None:
                 placement.control.close()
-        self.listener.close()
-        self.wakeups.close()
-        self._poller.close()
+        self._close_poller()
 
 
 def _has_reported_exit(run: TrialRun) -> bool:

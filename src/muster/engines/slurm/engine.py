@@ -7,7 +7,6 @@ and expects; a pilot that Slurm will end takes no trial that it cannot bring one
 from __future__ import annotations
 
 import logging
-import math
 import platform
 import signal
 import sys
@@ -26,7 +25,7 @@ from muster.engines.local.engine import ResourcePool
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of, units_of
 from muster.engines.slurm import pilot_plan
 from muster.engines.slurm.pilot_jobs import UNLISTED, JobsView, PilotJobs, PilotLedger, explain_early_end
-from muster.engines.slurm.pilot_pool import PilotHandle, PilotListener, PilotPool, PilotWorker
+from muster.engines.slurm.pilot_pool import PilotHandle, PilotPool, PilotWorker
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun
 from muster.engines.worker.handshake import mismatch
@@ -36,7 +35,7 @@ from muster.host import machine
 from muster.session.session import PreemptionInfo
 from muster.slurm.config import SlurmConfig
 from muster.slurm.jobs import SlurmJob, fix_of
-from muster.slurm.wire import SlurmCommands, SlurmWire, require_commands
+from muster.slurm.wire import SlurmWire, require_commands
 from muster.trials.events import CapacityChanged, TrialFailure, TrialFailureKind
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.ports import EngineTraits
@@ -67,7 +66,7 @@ class SlurmOptions(EngineTimeouts, frozen=True, kw_only=True):
 _DEFAULTS = SlurmOptions()
 
 
-class SlurmEngine(ProcessEngine, PilotListener):
+class SlurmEngine(ProcessEngine):
     """Runs trials in pilots, Slurm jobs that connect back to this process.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
@@ -89,7 +88,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         super().__init__(clock, options)
         if wire is None:
             require_commands()
-        self._config, self._options, self._wire = options.config, options, wire or SlurmCommands()
+        self._config, self._options, self._wire = options.config, options, wire or SlurmWire()
         self._folder = directory.absolute() / FOLDER
         self._most_pilots = options.config.max_pilots
         self._shape = pilot_plan.shape_of(options.config, request)
@@ -129,8 +128,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         self._trainables[name] = trainable
         for pilot in self._pool.pilots.values():
             self._pool.send(pilot, frame(FrameKind.TRAINABLE, pack((name, trainable))))
-            for worker in [*pilot.spares, *(each for each in self._pool.idle if each.pilot is pilot)]:
-                self._pool.retire(worker)
+            self._pool.retire_unused(pilot)
 
     def poll(self, timeout_s: float) -> Sequence[Any]:
         events = super().poll(timeout_s)
@@ -204,7 +202,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
 
     def _start_in(self, pilot: PilotHandle, run: TrialRun) -> bool:
         command = run.command
-        idle = self._pool.find_idle_in(pilot, command) if command.may_reuse else None
+        idle = self._pool.find_idle(command, self._pool.idle_in(pilot)) if command.may_reuse else None
         prefer = idle.key[2] if idle is not None and idle.key is not None else ()
         grant = pilot.resources.take(command.resources, prefer)
         if grant is None:
@@ -221,7 +219,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
             self._assign(run, idle)
             return True
         # Idle processes may hold memory of GPUs that this trial is about to use.
-        for other in [each for each in self._pool.idle if each.pilot is pilot and each.key]:
+        for other in self._pool.idle_in(pilot):
             if other.key is not None and not set(grant.gpu_ids).isdisjoint(other.key[2]):
                 self._pool.retire(other)
         if pilot.spares:
@@ -290,6 +288,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
     # What becomes of pilots and processes (called by PilotPool)
 
     def on_pilot(self, pilot: PilotHandle, hello: Mapping[str, Any]) -> None:
+        """Check a pilot that has connected, and give it work."""
         self._connected.add(pilot.job_id)
         self._left.discard(pilot.job_id)
         self._early_ends.clear()
@@ -314,6 +313,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         self.wake_at(self._clock.monotonic())
 
     def on_worker(self, worker: PilotWorker, run: TrialRun | None) -> None:
+        """Handle a process that has connected, with the trial that waits for it."""
         if run is not None:
             self._assign(run, worker)
         elif worker.pilot.takes_trials:
@@ -322,6 +322,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
             self._pool.retire(worker)
 
     def on_worker_gone(self, worker: PilotWorker, failure: TrialFailure | None) -> None:
+        """Handle the end of a process; no failure: its pilot has gone."""
         run = worker.run
         if failure is None or (worker.pilot.info is not None and failure.kind in _TAKEN):
             failure = self._preempted(worker.pilot)
@@ -331,6 +332,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         self._start_waiting()
 
     def on_pilot_gone(self, pilot: PilotHandle, coming: Sequence[TrialRun]) -> None:
+        """Handle a pilot whose connection is closed; its processes follow."""
         for run in coming:
             if run.command.trial_id in self._trials:
                 self._finish(run, failure=self._preempted(pilot))
@@ -359,8 +361,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
         pilot.info = PreemptionInfo(deadline, "interruption", source, pilot.job_id)
         for run in list(pilot.runs.values()):
             self.notify(run, pilot.info)
-        for worker in [*pilot.spares, *(each for each in self._pool.idle if each.pilot is pilot)]:
-            self._pool.retire(worker)
+        self._pool.retire_unused(pilot)
         if not pilot.runs:
             self._pool.order_to_leave(pilot)
         self.wake_at(self._clock.monotonic())
@@ -441,13 +442,6 @@ class SlurmEngine(ProcessEngine, PilotListener):
         alive, pilots = self._alive(), self._pool.pilots
         known = jobs.alive()
         started = Counter(run.command.resources for run in self._trials.values())
-        idle = [
-            pilot_plan.UnusedPilot(
-                job_id=job_id, idle_since=each.idle_since, ends_at=each.ends_at or math.inf
-            )
-            for job_id, each in pilots.items()
-            if not each.runs and each.takes_trials
-        ]
         plan = pilot_plan.plan_pilots(
             pilot_plan.PilotNeeds(
                 now=now,
@@ -456,7 +450,7 @@ class SlurmEngine(ProcessEngine, PilotListener):
                 most=self._most_pilots,
                 alive=len(alive),
                 queued=[job_id for job_id in alive if job_id in known and known[job_id].is_waiting],
-                unused=idle,
+                unused=[each for each in pilots.values() if not each.runs and each.takes_trials],
                 has_waiting=len(self._waiting) > 0,
                 linger_s=self._options.linger_s,
                 is_complete=self._is_complete,

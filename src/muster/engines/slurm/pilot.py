@@ -25,6 +25,7 @@ from muster.engines.local.fork_server import ForkServerClient
 from muster.engines.worker.handshake import DriverUnreachable, call
 from muster.host import machine
 from muster.host.framed_child import ChildGoneError
+from muster.slurm.jobs import job_of, memory_of
 
 _log = logging.getLogger("pilot")
 DRIVER_FILE = "driver.json"
@@ -41,18 +42,6 @@ class DriverGone(Exception):
     """The connection to the driver is broken."""
 
 
-def job_of(environment: Mapping[str, str]) -> str:
-    """Return the id of this job as `squeue` lists it.
-
-    Example:
-        >>> job_of({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"})
-        '8_1'
-    """
-    if "SLURM_ARRAY_JOB_ID" in environment:
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment.get("SLURM_JOB_ID", "")
-
-
 def allocation(environment: Mapping[str, str]) -> dict[str, float]:
     """Return the resources that Slurm has given this job on this node.
 
@@ -62,11 +51,8 @@ def allocation(environment: Mapping[str, str]) -> dict[str, float]:
     """
     cpus = environment.get("SLURM_CPUS_ON_NODE", "")
     given = {"CPU": float(cpus) if cpus.isdigit() else float(machine.cpu_count())}
-    memory, per_cpu = environment.get("SLURM_MEM_PER_NODE", ""), environment.get("SLURM_MEM_PER_CPU", "")
-    if memory.isdigit():
-        given["memory"] = float(int(memory) << 20)
-    elif per_cpu.isdigit():
-        given["memory"] = float(int(per_cpu) << 20) * given["CPU"]
+    if memory := memory_of(environment):
+        given["memory"] = float(memory)
     if gpus := visible_gpus(environment)[1]:
         given["GPU"] = float(len(gpus))
     return given

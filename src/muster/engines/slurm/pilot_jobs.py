@@ -34,6 +34,7 @@ UNLISTED = "ENDED"  # not a state of Slurm: a controller that crashes forgets ne
 FIRST_LOOK_S = 2.0  # after a submission; Slurm has judged a job by then
 LOOK_S = 6.0  # sites ask for no more than one `squeue` every few seconds
 CALM_LOOK_S = 30.0  # while nothing waits and every pilot is connected
+_FAILED_CALLS = 3  # in a row, before an error that nobody knows the cause of counts
 FULL_S = 60.0  # until a submission over the site's limit is tried again
 _CLOSE_WAITS_S = (1.0, 2.0, 4.0, 8.0, 10.0, 15.0, None)  # for a controller that is being restarted
 _KILL_WAIT_S = 30.0  # Slurm's default
@@ -48,7 +49,7 @@ class PilotLedger:
         found = self._read()
         self.experiment: str = found.get("experiment") or RandomIds().fresh("e")
         self.key: str = found.get("key") or secrets.token_hex(32)
-        self.requests: dict[str, dict[str, Any]] = found.get("requests", {})  # count, job
+        self.requests: dict[str, str | None] = found.get("requests", {})  # their job, once it is known
         self.cancelled: list[str] = found.get("cancelled", [])
 
     def _read(self) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class PilotJobs:
         # The jobs of an earlier driver are known; until then nobody can tell how many more are needed.
         self.has_looked = not ledger.requests
         self._most_tasks, self._kill_wait_s, self._knows_site = 1000, _KILL_WAIT_S, False
-        self._has_warned = False
+        self._failed_calls = 0  # in a row
         self._warned_of: set[str] = set()  # reasons for which pilots wait
         self._thread = threading.Thread(target=self._run, name="muster-slurm", daemon=True)
         self._thread.start()
@@ -118,8 +119,7 @@ class PilotJobs:
             while count > 0:
                 tasks = min(count, self._most_tasks)
                 request_id = RandomIds().fresh("p")
-                array = f"--array=0-{tasks - 1}"
-                self._asked.append((request_id, [array, *options], script))
+                self._asked.append((request_id, [*options], script))
                 for number in range(tasks):
                     job_id = f"{request_id}_{number}"
                     self._alive[job_id] = SlurmJob(job_id=job_id, state="PENDING", reason="not submitted yet")
@@ -128,7 +128,9 @@ class PilotJobs:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         with self._wake:
-            self._to_cancel += job_ids
+            self._to_cancel += [
+                job_id for job_id in job_ids if job_id[0].isdigit()
+            ]  # others are not sent yet
             for job_id in job_ids:
                 self._alive.pop(job_id, None)
             self._wake.notify()
@@ -166,7 +168,7 @@ class PilotJobs:
                     continue
             try:
                 self._step(self._clock.monotonic())
-                self._has_warned = False
+                self._failed_calls = 0
             except EngineError as error:
                 self._on_trouble(error)
             except Exception as error:  # noqa: BLE001 - the engine's thread reports it; this one must not die
@@ -197,13 +199,18 @@ class PilotJobs:
         self._knows_site = True
 
     def _submit(self) -> None:
-        """Submit the oldest request, which is in the ledger before."""
+        """Submit what is left of the oldest request, which is in the ledger before."""
         request_id, options, script = self._asked[0]
-        count = sum(each.startswith(f"{request_id}_") for each in self._alive)
-        self._ledger.requests[request_id] = {"count": count, "job": None}
+        with self._wake:
+            count = len(self._unsent(request_id))
+        if not count:
+            self._answered(request_id)
+            return
+        self._ledger.requests[request_id] = None
         self._ledger.write()
+        own = (f"--array=0-{count - 1}", f"--comment={self._ledger.comment(request_id)}")
         try:
-            job_id = self._wire.sbatch([*options, f"--comment={self._ledger.comment(request_id)}"], script)
+            job_id = self._wire.sbatch([*own, *options], script)
         except SlurmUnreachable:
             self._unsure.add(request_id)
             self._look_at = self._clock.monotonic()
@@ -216,23 +223,30 @@ class PilotJobs:
 
     def _note_submitted(self, request_id: str, job_id: str) -> None:
         with self._wake:
-            self._asked = [each for each in self._asked if each[0] != request_id]
-            for placeholder in [each for each in self._alive if each.startswith(f"{request_id}_")]:
-                job = self._alive.pop(placeholder)
-                task_id = f"{job_id}_{placeholder.rpartition('_')[2]}"
-                self._alive[task_id] = replace(job, job_id=task_id, reason="", submitted_at=None)
-        self._ledger.requests[request_id]["job"] = job_id
+            for number, job in enumerate(self._answered(request_id)):
+                task_id = f"{job_id}_{number}"
+                self._alive[task_id] = replace(job, job_id=task_id, reason="")
+        self._ledger.requests[request_id] = job_id
         self._ledger.write()
 
+    def _unsent(self, request_id: str = "p-") -> list[str]:
+        """Return the pilots that are not submitted: of one request, or all."""
+        return [name for name in self._alive if name.startswith(request_id)]
+
+    def _answered(self, request_id: str) -> list[SlurmJob]:
+        """Forget a request, and return its pilots."""
+        with self._wake:
+            self._asked = [each for each in self._asked if each[0] != request_id]
+            return [self._alive.pop(name) for name in self._unsent(request_id)]
+
     def _on_refusal(self, request_id: str, error: SlurmRefused) -> None:
-        if error.is_full and len(self._alive) > sum(each.startswith("p-") for each in self._alive):
+        with self._wake:
+            has_jobs = len(self._alive) > len(self._unsent())
+        if error.is_full and has_jobs:
             self._full_until = self._clock.monotonic() + FULL_S
             _log.warning("slurm: no more pilots for now: %s", error.sentence)
             return
-        with self._wake:
-            self._asked = [each for each in self._asked if each[0] != request_id]
-            for placeholder in [each for each in self._alive if each.startswith(f"{request_id}_")]:
-                del self._alive[placeholder]
+        self._answered(request_id)
         del self._ledger.requests[request_id]
         self._ledger.write()
         self._publish(refusal=error)
@@ -246,7 +260,7 @@ class PilotJobs:
             self._settle(job.comment.removeprefix(prefix), job.array_id)
         self._unsure.clear()  # what is not listed was not submitted: it is sent again with the same id
         with self._wake:
-            unsent = {job_id: job for job_id, job in self._alive.items() if job_id.startswith("p-")}
+            unsent = {name: self._alive[name] for name in self._unsent()}
             going = {*self._to_cancel, *self._ledger.cancelled}
             alive = {name: job for name, job in listed.items() if not job.has_ended and name not in going}
             absent = [job for name, job in self._alive.items() if name not in alive and name not in unsent]
@@ -270,15 +284,15 @@ class PilotJobs:
         """Note the job of a submission that got no answer, or that an earlier driver made."""
         if any(each[0] == request_id for each in self._asked):
             self._note_submitted(request_id, job_id)
-        elif self._ledger.requests.get(request_id, {}).get("job") != job_id:
-            self._ledger.requests[request_id] = {"count": 0, "job": job_id}
+        elif self._ledger.requests.get(request_id) != job_id:
+            self._ledger.requests[request_id] = job_id
             self._ledger.write()
 
     def _cancel(self) -> None:
         job_ids = list(dict.fromkeys(self._to_cancel))
         self._ledger.cancelled = [*dict.fromkeys([*self._ledger.cancelled, *job_ids])]
         self._ledger.write()
-        self._wire.scancel([job_id for job_id in job_ids if job_id[0].isdigit()])
+        self._wire.scancel(job_ids)
         with self._wake:
             self._to_cancel = [job_id for job_id in self._to_cancel if job_id not in job_ids]
 
@@ -289,10 +303,11 @@ class PilotJobs:
 
     def _on_trouble(self, error: EngineError) -> None:
         """Wait for a controller that does not answer; pilots work without it."""
-        if not self._has_warned:
-            self._has_warned = True
+        self._failed_calls += 1
+        if self._failed_calls == 1:
             _log.warning("%s; running pilots continue, muster keeps trying", error)
-        if not isinstance(error, SlurmUnreachable):
+        is_certain = bool(error.fix) or self._failed_calls >= _FAILED_CALLS
+        if is_certain and not isinstance(error, SlurmUnreachable):
             self._publish(refusal=error)
         with self._wake:
             self._look_at = self._clock.monotonic() + LOOK_S
@@ -306,7 +321,7 @@ class PilotJobs:
         """Cancel every array of this experiment that may have jobs; written down first."""
         if not self._ledger.requests:
             return
-        known = [str(each["job"]) for each in self._ledger.requests.values() if each["job"]]
+        known = [job_id for job_id in self._ledger.requests.values() if job_id]
         self._ledger.cancelled = [*dict.fromkeys([*self._ledger.cancelled, *known])]
         self._ledger.write()
         for wait_s in _CLOSE_WAITS_S:

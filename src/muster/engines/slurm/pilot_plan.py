@@ -6,13 +6,18 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from muster.base.resources import Resources
 from muster.engines.process_engine import units_of
-from muster.slurm.config import SlurmConfig, place_options
+from muster.slurm.config import SlurmConfig, gpus_in, job_options
+from muster.slurm.jobs import memory_bytes
 from muster.trials.placement_group import PlacementGroupFactory
+
+if TYPE_CHECKING:
+    from muster.engines.slurm.pilot_pool import PilotHandle
 
 NOTICE_S = 60.0  # so long before the time limit of a pilot its trials are notified
 MARGIN_S = 3.0  # a trial must have left a pilot so long before the limit
@@ -27,8 +32,8 @@ def shape_of(config: SlurmConfig, request: PlacementGroupFactory) -> dict[str, f
     """
     needs = request.required_resources
     shape = {"CPU": float(config.pilot_cpus or max(1, math.ceil(needs.get("CPU", 0.0))))}
-    gpus = config.gpus if config.gpus is not None else math.ceil(needs.get("GPU", 0.0))
-    memory = config.memory_bytes or needs.get("memory", 0.0)
+    gpus = math.ceil(needs.get("GPU", 0.0)) if config.gres is None else gpus_in(config.gres)
+    memory = memory_bytes(config.pilot_memory or "") or needs.get("memory", 0.0)
     if gpus:
         shape["GPU"] = float(gpus)
     if memory:
@@ -59,14 +64,6 @@ def notice_s(config: SlurmConfig, slowest_s: float) -> float:
     return min(max(NOTICE_S, 2 * slowest_s), (config.time_s or math.inf) / 4)
 
 
-class UnusedPilot(Struct, frozen=True, kw_only=True):
-    """A connected pilot without trials."""
-
-    job_id: str
-    idle_since: float
-    ends_at: float = math.inf
-
-
 class PilotNeeds(Struct, frozen=True, kw_only=True):
     """What the number of pilots follows from."""
 
@@ -76,7 +73,7 @@ class PilotNeeds(Struct, frozen=True, kw_only=True):
     most: int
     alive: int  # pilots that take trials, or will once Slurm has started them
     queued: Sequence[str] = ()  # jobs of them that wait in Slurm's queue
-    unused: Sequence[UnusedPilot] = ()
+    unused: Sequence[PilotHandle] = ()  # connected ones without trials
     has_waiting: bool = False  # some trial waits for a pilot
     linger_s: float = 5.0  # an idle pilot is kept so long
     is_complete: bool = False  # the forecast names everything that will come: no need to linger
@@ -105,7 +102,7 @@ def plan_pilots(needs: PilotNeeds) -> PilotPlan:
     cancel = () if needs.has_waiting else tuple(needs.queued[:surplus])
     release: list[str] = []
     wake_at = math.inf
-    for pilot in sorted(needs.unused, key=lambda each: each.ends_at)[: surplus - len(cancel)]:
+    for pilot in sorted(needs.unused, key=lambda each: each.ends_at or math.inf)[: surplus - len(cancel)]:
         if needs.is_complete or needs.now >= pilot.idle_since + needs.linger_s:
             release.append(pilot.job_id)
         else:
@@ -119,14 +116,12 @@ def sbatch_options(config: SlurmConfig, shape: Mapping[str, float], folder: Path
     Lost pilots are replaced here; one that Slurm requeues would come back minutes later, needed or not.
     """
     gres = config.gres or (f"gpu:{shape['GPU']:g}" if shape.get("GPU") else None)
-    memory = shape.get("memory")
+    memory = f"{math.ceil(shape['memory'] / (1 << 20))}M" if "memory" in shape else None
     return [
         *(f"--job-name=muster-{folder.parent.name}"[:60], f"--output={folder / '%A_%a.out'}"),
-        *("--nodes=1", "--ntasks=1", f"--cpus-per-task={shape['CPU']:g}", "--no-requeue", "--export=ALL"),
-        *("--open-mode=append", f"--signal=B:USR2@{NOTICE_S:.0f}", f"--chdir={cwd}"),
-        *((f"--mem={math.ceil(memory / (1 << 20))}M",) if memory else ()),
-        *((f"--gres={gres}",) if gres else ()),
-        *place_options(config),
+        *("--no-requeue", "--export=ALL", "--open-mode=append"),
+        *(f"--signal=B:USR2@{NOTICE_S:.0f}", f"--chdir={cwd}"),
+        *job_options(config, cpus=shape["CPU"], memory=memory, gres=gres),
         *config.extra,
     ]
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import select
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack, unpack
+from muster.engines.connection_pool import ConnectionPool
 from muster.engines.local.engine import ResourcePool
-from muster.engines.process_engine import EngineTimeouts, ProcessPool
+from muster.engines.process_engine import EngineTimeouts
 from muster.engines.slurm.pilot import FORKED, PILOT
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
-from muster.engines.worker.handshake import Hello, Listener, WakeupQueue
-from muster.host import machine
+from muster.engines.worker.handshake import Hello
 from muster.session.session import PreemptionInfo
-from muster.trials.events import StartTrial, TrialFailure
+
+if TYPE_CHECKING:
+    from muster.engines.slurm.engine import SlurmEngine
 
 _QUIT = frame(FrameKind.QUIT)
 _LAST_FRAMES_S = 5.0  # how long the last frames of an ended process may take to arrive
 _CLOSE_S = 5.0
+_CLOSE_LOOK_S = 0.02
 _STAYS = -1  # a process that was not reported as ended
 
 
@@ -74,45 +76,15 @@ class PilotWorker(WorkerHandle):
         self.connection.close()
 
 
-class PilotListener:
-    """Called with what becomes of pilots and their processes; this one ignores it."""
-
-    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
-        """Handle one frame of a trial's process."""
-
-    def on_pilot(self, pilot: PilotHandle, hello: Mapping[str, Any]) -> None:
-        """Handle a pilot that has connected."""
-
-    def on_pilot_gone(self, pilot: PilotHandle, coming: Sequence[TrialRun]) -> None:
-        """Handle a pilot whose connection is closed; its processes follow."""
-
-    def on_signal(self, pilot: PilotHandle, number: int) -> None:
-        """Handle a signal that Slurm has sent to a pilot."""
-
-    def on_worker(self, worker: PilotWorker, run: TrialRun | None) -> None:
-        """Handle a process that has connected, with the trial that waits for it."""
-
-    def on_worker_gone(self, worker: PilotWorker, failure: TrialFailure | None) -> None:
-        """Handle the end of a process; no failure: its pilot has gone."""
-
-    def wake_at(self, when: float) -> None:
-        """Have `check_deadlines` called at this time, if not earlier."""
-
-
-class PilotPool(ProcessPool[PilotWorker]):
+class PilotPool(ConnectionPool[PilotWorker]):
     """Holds every pilot that is connected, and every process in them."""
 
-    def __init__(self, *, clock: Clock, timeouts: EngineTimeouts, owner: PilotListener, key: bytes) -> None:
-        super().__init__(clock, timeouts)
+    def __init__(self, *, clock: Clock, timeouts: EngineTimeouts, owner: SlurmEngine, key: bytes) -> None:
+        super().__init__(clock, timeouts, key)
         self._owner = owner
         self.pilots: dict[str, PilotHandle] = {}  # by job
-        self._connections: dict[int, PilotHandle | PilotWorker] = {}
         self._tokens = itertools.count(1)
         self._checked_at = clock.monotonic()
-        self._hostname = machine.hostname()
-        self.listener = Listener(self._poller, key, clock, self._receive)
-        self.wakeups = WakeupQueue()
-        self._poller.add_reader(self.wakeups.fileno())
 
     # Connections
 
@@ -133,10 +105,6 @@ class PilotPool(ProcessPool[PilotWorker]):
         else:
             connection.close()
 
-    def _add(self, handle: PilotHandle | PilotWorker) -> None:
-        self._connections[handle.read_fd] = handle
-        self._poller.add_reader(handle.read_fd)
-
     # Processes for trials
 
     def fork(self, pilot: PilotHandle, runs: Sequence[TrialRun | None]) -> None:
@@ -145,18 +113,16 @@ class PilotPool(ProcessPool[PilotWorker]):
         pilot.coming.update(zip(tokens, runs, strict=True))
         self.send(pilot, frame(FrameKind.FORK, pack(tokens)))
 
-    def find_idle_in(self, pilot: PilotHandle, command: StartTrial) -> PilotWorker | None:
-        """Return an idle process of this pilot that served the same trainable with the same resources."""
-        wanted = (command.trainable_name, command.resources)
-        return next(
-            (each for each in self.idle if each.pilot is pilot and each.key and each.key[:2] == wanted), None
-        )
+    def idle_in(self, pilot: PilotHandle) -> list[PilotWorker]:
+        return [worker for worker in self.idle if worker.pilot is pilot]
+
+    def retire_unused(self, pilot: PilotHandle) -> None:
+        for worker in [*pilot.spares, *self.idle_in(pilot)]:
+            self.retire(worker)
 
     def retire(self, worker: PilotWorker) -> None:
         """Make an unused process clean up and leave."""
-        for group in (self.idle, worker.pilot.spares):
-            if worker in group:
-                group.remove(worker)
+        self._drop_unused(worker)
         worker.is_leaving = True
         self.send(worker, _QUIT)
 
@@ -174,37 +140,14 @@ class PilotPool(ProcessPool[PilotWorker]):
 
     # Exchanging frames
 
-    def send(self, worker: WorkerHandle, data: bytes) -> None:
-        if not worker.write(data) and worker.write_fd in self._connections:
-            self._poller.set_writing(worker.write_fd, writing=True)
-
-    def wait(self, timeout_s: float, now: float) -> None:
-        poll = self._poller.poll
-        ready = self._spinner.poll(poll) if timeout_s > 0 else None
-        for fd, flags in ready or poll(timeout_s if timeout_s > 0 else 0):
-            handle = self._connections.get(fd)
-            if handle is None:
-                self._on_ready(fd)
-                continue
-            handle.last_seen_at = now
-            if flags & select.POLLOUT and handle.flush():
-                self._poller.set_writing(fd, writing=False)
-            if not flags & ~select.POLLOUT:
-                continue
-            frames = handle.read()
-            if frames is None:
-                self._hang_up(handle)
-                continue
-            handles = self._on_worker_frame if handle.__class__ is PilotWorker else self._on_pilot_frame
-            for kind, payload in frames:
-                handles(handle, kind, payload)  # type: ignore[arg-type]
-
-    def _on_ready(self, fd: int) -> None:
-        """Handle a descriptor that is not a channel."""
-        if fd == self.wakeups.fileno():
-            self.wakeups.drain()
-        else:
-            self.listener.on_ready(fd)
+    def _read(self, handle: Any) -> None:  # noqa: ANN401 - a pilot, or a process in one
+        frames = handle.read()
+        if frames is None:
+            self._hang_up(handle)
+            return
+        on_frame = self._on_pilot_frame if isinstance(handle, PilotHandle) else self._on_worker_frame
+        for kind, payload in frames:
+            on_frame(handle, kind, payload)
 
     def _hang_up(self, handle: PilotHandle | PilotWorker) -> None:
         if isinstance(handle, PilotHandle):
@@ -268,17 +211,16 @@ class PilotPool(ProcessPool[PilotWorker]):
             for kind, payload in frames:
                 self._on_worker_frame(worker, kind, payload)
 
-    def _forget_connection(self, handle: PilotHandle | PilotWorker) -> None:
-        if self._connections.pop(handle.read_fd, None) is not None:
-            self._poller.forget(handle.read_fd)
-
     def _forget(self, worker: PilotWorker) -> None:
         self._forget_connection(worker)
         worker.pilot.workers.pop(worker.token, None)
+        self._drop_unused(worker)
+        worker.close()
+
+    def _drop_unused(self, worker: PilotWorker) -> None:
         for group in (self.idle, worker.pilot.spares):
             if worker in group:
                 group.remove(worker)
-        worker.close()
 
     def check_deadlines(self, now: float) -> None:
         """Do what is due: processes whose last frames did not come, pilots that are silent."""
@@ -299,16 +241,14 @@ class PilotPool(ProcessPool[PilotWorker]):
         if self._is_closed:
             return
         self._is_closed = True
-        self._owner = PilotListener()
-        if not hands_over:
-            for pilot in self.pilots.values():
-                self.order_to_leave(pilot)
-            give_up = self._clock.monotonic() + _CLOSE_S
-            while self.pilots and (now := self._clock.monotonic()) < give_up:
-                self.wait(0.1, now)
+        leaving = [] if hands_over else list(self.pilots.values())
+        for pilot in leaving:
+            self.order_to_leave(pilot)
+        give_up = self._clock.monotonic() + _CLOSE_S
+        while leaving and self._clock.monotonic() < give_up:
+            self._clock.sleep(_CLOSE_LOOK_S)
+            leaving = [pilot for pilot in leaving if not pilot.flush() or pilot.read() is not None]
         for handle in list(self._connections.values()):
             with contextlib.suppress(OSError):
                 handle.close()
-        self.listener.close()
-        self.wakeups.close()
-        self._poller.close()
+        self._close_poller()

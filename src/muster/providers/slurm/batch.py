@@ -6,7 +6,6 @@ A job runs one Ray node. Its comment carries the launch request, so that any mon
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +16,11 @@ from msgspec import Struct
 
 from muster.base.ids import RequestId
 from muster.config.to_spec import NodeLaunch
-from muster.slurm.config import gpus_in
-from muster.slurm.jobs import SlurmJob, limit_s
+from muster.slurm.config import OURS, gpus_in, job_options, option_name
+from muster.slurm.jobs import SlurmJob, limit_s, memory_bytes
 
 NODE_MODULE = "muster.providers.slurm.node_main"
 MARK = "muster"  # the first word of a comment of ours
-_SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
-_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}  # a number alone is MiB, as in Slurm
 
 
 class JobConfig(Struct, frozen=True, kw_only=True):
@@ -50,12 +47,6 @@ def resources_of(config: JobConfig) -> dict[str, float]:
         **({"GPU": float(gpus)} if gpus else {}),
         **({"memory": float(int(0.7 * size))} if size else {}),  # Ray keeps the rest for its object store
     }
-
-
-def memory_bytes(text: str) -> int | None:
-    """Return the bytes of a size as `sbatch --mem` reads it; None for "" and for what is not a size."""
-    found = _SIZE.fullmatch(text.strip())
-    return int(found[1]) * _UNITS[found[2].upper()] if found else None
 
 
 class JobTag(Struct, frozen=True, kw_only=True):
@@ -134,23 +125,11 @@ def size_options(launch: NodeLaunch) -> list[str]:
     config = msgspec.convert(dict(launch.node_config), JobConfig)
     cpus = config.cpus if config.cpus is not None else math.ceil(launch.resources.get("CPU", 1.0))
     gpus = config.gpus if config.gpus is not None else math.ceil(launch.resources.get("GPU", 0.0))
-    given = {
-        "partition": config.partition,
-        "account": config.account,
-        "qos": config.qos,
-        "time": config.time,
-        "constraint": config.constraint,
-        "mem": config.memory,
-        "gres": config.gres or (f"gpu:{gpus}" if gpus else ""),
-    }
-    options = [f"--{name}={value}" for name, value in given.items() if value]
-    return ["--nodes=1", "--ntasks=1", f"--cpus-per-task={max(1, cpus)}", *options, *config.extra]
+    gres = config.gres or (f"gpu:{gpus}" if gpus else None)
+    return [*job_options(config, cpus=max(1, cpus), memory=config.memory, gres=gres), *config.extra]
 
 
-_OURS = (
-    *("--job-name", "--comment", "--array", "--requeue", "--output", "--parsable", "--wrap", "--wait"),
-    *("-J", "-a", "-o", "-W", "--test-only", "--dependency", "-d", "--nodes", "-N", "--ntasks", "-n"),
-)
+_OURS = (*OURS, "--requeue", "--dependency", "-d")
 
 
 def problems_of(node_config: Mapping[str, Any]) -> Iterator[tuple[Sequence[str | int], str]]:
@@ -161,7 +140,7 @@ def problems_of(node_config: Mapping[str, Any]) -> Iterator[tuple[Sequence[str |
     if memory and memory_bytes(memory) is None:
         yield ("memory",), "is not a size; write for example 64G"
     for number, option in enumerate(node_config.get("extra") or ()):
-        name = option.split("=")[0].split(" ")[0]
+        name = option_name(option)
         if name in _OURS:
             yield ("extra", number), f"muster sets {name} itself; remove it"
         elif not option.startswith("-"):

@@ -23,7 +23,7 @@ from muster.providers.slurm.batch import BatchJob, JobTag, NodeOrder, size_optio
 from muster.providers.slurm.provider import SlurmParts, SlurmProvider, SubmissionNotes
 from muster.providers.v1.tags import TAG_RAY_LAUNCH_CONFIG
 from muster.slurm.jobs import limit_s
-from muster.slurm.wire import SlurmCommands, SlurmRefused, SlurmWire, require_commands
+from muster.slurm.wire import SlurmRefused, SlurmWire, require_commands
 
 LAUNCH_THREADS = 2
 _TYPES = ("available_node_types",)
@@ -37,7 +37,7 @@ def make_provider(config: ClusterConfig, launches: Launches, context: ProviderCo
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         head_job.write_text(own_job)
     parts = SlurmParts(
-        wire=SlurmCommands(),
+        wire=SlurmWire(),
         clock=context.clock,
         pools=thread_pools(LAUNCH_THREADS, context.clock),
         notes=SubmissionNotes(logs / "sent"),
@@ -105,7 +105,7 @@ def heads_in(nodes: Path) -> list[CloudInstance]:
 def check_site(provider: CloudProvider, config: ClusterConfig, report: Report) -> Sequence[Finding]:
     """Return what Slurm refuses of each node type that `up` may launch, without submitting a job."""
     report("asking Slurm whether it accepts the node types")
-    wire = SlurmCommands()
+    wire = SlurmWire()
     wanted = {name: one for name, one in node_launches(config).items() if config.type_max_workers(name) > 0}
     try:
         require_commands()

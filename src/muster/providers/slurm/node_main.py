@@ -31,6 +31,7 @@ from muster.providers.process.ray_command import (
 from muster.providers.process.records import NodeDirectory, NodeRecord
 from muster.providers.process.stop import NodeStopper
 from muster.providers.slurm.batch import NodeOrder
+from muster.slurm.jobs import job_of, memory_of
 
 STORE_SHARE = 0.3  # of the job's memory, as Ray's own default
 LEAST_STORE = 100_000_000
@@ -43,19 +44,10 @@ class Stopped(Exception):
     """Slurm ends the job: a time limit, a preemption, or `scancel`."""
 
 
-def job_id(environment: Mapping[str, str]) -> str:
-    """Return the id by which `squeue` lists this job."""
-    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
-
-
 def memory_of_job(environment: Mapping[str, str]) -> int:
     """Return the bytes that the job may use; those of the machine where Slurm sets no limit."""
-    per_node, per_cpu = environment.get("SLURM_MEM_PER_NODE", ""), environment.get("SLURM_MEM_PER_CPU", "")
-    cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
-    mib = int(per_node) if per_node.isdigit() else int(per_cpu) * int(cpus) if per_cpu.isdigit() else 0
-    there = machine.memory_bytes()
-    return min(mib * 2**20, there) if mib and there else mib * 2**20 or there
+    given, there = memory_of(environment), machine.memory_bytes()
+    return min(given, there) if given and there else given or there
 
 
 def sized(order: NodeOrder, environment: Mapping[str, str], shared_bytes: int) -> NodeSize:
@@ -78,7 +70,7 @@ class RayNode:
     """The processes of one node."""
 
     def __init__(self, order: NodeOrder, environment: Mapping[str, str], clock: Clock) -> None:
-        self.cloud_id, self._clock = job_id(environment), clock
+        self.cloud_id, self._clock = job_of(environment), clock
         self._temp_dir = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # Ray's socket paths must be short
         http, grpc, metrics, runtime_env = free_ports(4)
         ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
