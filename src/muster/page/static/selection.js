@@ -4,12 +4,12 @@
  * What is chosen: experiment, cluster, text, states, ranges by column, order, columns, axes, metric, time, drawers.
  * @typedef {{ e: string, c: string, q: string, st: string, r: Record<string, [number, number]>, sort: string, down: boolean,
  *   cols: string, x: string, y: string, metric: string, t: [number, number] | null, open: string, why: string,
- *   pareto: string, log: boolean, theme: string, colour: string, by: string, cmp: string, es: string, only: string }} View
+ *   pareto: string, surface: boolean, log: boolean, theme: string, colour: string, by: string, cmp: string, es: string, only: string }} View
  */
 
 /** @type {View} */
 export const EMPTY_VIEW = {
-  e: "", c: "", q: "", st: "", r: {}, sort: "", down: false, cols: "", x: "", y: "", metric: "", t: null, open: "", why: "", pareto: "", log: false, theme: "", colour: "", by: "", cmp: "", es: "", only: "",
+  e: "", c: "", q: "", st: "", r: {}, sort: "", down: false, cols: "", x: "", y: "", metric: "", t: null, open: "", why: "", pareto: "", surface: false, log: false, theme: "", colour: "", by: "", cmp: "", es: "", only: "",
 };
 
 /** Reads the view out of the part of the URL after `#`. */
