@@ -315,7 +315,7 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
 /** The best value so far, as steps from trial to trial. */
 function drawSteps(context, table, mask, xs, ys, sx, sy, isUp, end, colours) {
   const rows = [];
-  for (let row = 0; row < table.rows; row++) if (mask[row] && Number.isFinite(xs.at(row)) && Number.isFinite(ys.at(row))) rows.push(row);
+  for (let row = 0; row < table.rows; row++) if (mask[row] && Number.isFinite(xs.at(row)) && Number.isFinite(ys.at(row)) && table.isAllowed(row)) rows.push(row);
   rows.sort((a, b) => xs.at(a) - xs.at(b));
   let best = NaN;
   context.strokeStyle = colours.accent; context.lineWidth = 2;

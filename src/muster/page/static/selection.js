@@ -114,15 +114,17 @@ function wordRanks(column) {
   return rank;
 }
 
-/** The row with the best value of a metric; -1 when no trial has one. */
+/** The row with the best value of a metric, that violates no constraint if there is such a one; -1 when no trial has one. */
 export function bestRow(table, key, mode, mask) {
   const column = table.column(key);
-  let best = -1;
+  let best = -1, isAllowed = 0;
   if (!column || column.kind === "word") return best;
-  const values = column.values, sign = mode === "min" ? -1 : 1;
+  const values = column.values, sign = mode === "min" ? -1 : 1, isBound = Object.keys(table.summary.constraints || {}).length > 0;
   for (let row = 0; row < table.rows; row++) {
     const value = values[row];
-    if (Number.isFinite(value) && (!mask || mask[row]) && (best < 0 || value * sign > values[best] * sign)) best = row;
+    if (!Number.isFinite(value) || (mask && !mask[row])) continue;
+    const fits = isBound && !table.isAllowed(row) ? 0 : 1;
+    if (best < 0 || fits > isAllowed || (fits === isAllowed && value * sign > values[best] * sign)) { best = row; isAllowed = fits; }
   }
   return best;
 }
