@@ -189,10 +189,10 @@ class Catalog:
                 found = held.get(metric, np.zeros(0))
                 changed = session.table.newest_time()
                 costs = session.table.numbers([COST_KEY]).get(COST_KEY)
-            allowed = known = np.isfinite(found)
+            finite = allowed = np.isfinite(found)
             for name, bound in summary["constraints"].items():
                 allowed = allowed & (held.get(name, np.inf) <= bound)
-            values = found[allowed if allowed.any() else known]
+            values = found[allowed if allowed.any() else finite]
             best = float(values.min() if summary["mode"] == "min" else values.max()) if len(values) else None
             keys = ("counts", "of", "state", "metric", "mode", "problem", "raised", "address")
             cost = None if costs is None else float(np.nansum(costs))

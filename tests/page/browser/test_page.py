@@ -615,7 +615,7 @@ def test_experiments_are_found_ordered_and_compared_from_the_list(tmp_path: Path
 
 
 def test_a_trial_is_stopped_from_the_page_only_when_that_is_allowed(tmp_path: Path, serve, open_tab):
-    driver = Driver(tmp_path)
+    driver = Driver(tmp_path, steps=40_000)  # not over before the tabs are open
     driver.start()
     first, _ = driver.ids()
     tab = open_tab(serve(driver.place, "--allow-actions").link)

@@ -140,11 +140,11 @@ function curveNear(plot, event, lines, raw) {
 }
 
 /** How the dots of a column are coloured: by state, by a word, or along a scale. Levels, the level of a row, and what they mean. */
-function colouring(table, key) {
+function colouring(table, key, among = undefined) {
   const column = table.column(key), status = table.trial("status");
   if (!column) return { levels: status.words.map((word) => STATUS_COLOURS[word] || "#888888"), of: (row) => status.values[row], legend: [] };
   if (column.kind === "word") return { levels: column.words.map((_, at) => PALETTE[at % PALETTE.length]), of: (row) => column.values[row], legend: column.words.slice(0, 12).map((word, at) => [PALETTE[at % PALETTE.length], word]) };
-  const [low, high] = rangeOf(column, table.rows), isLog = isLogarithmic(column, table.rows), to = isLog ? Math.log : (value) => value;
+  const [low, high] = rangeOf(column, table.rows, among), isLog = isLogarithmic(column, table.rows), to = isLog ? Math.log : (value) => value;
   const goal = column.group === "metric" ? table.summary.goals.indexOf(column.name) : -1, worst = goal >= 0 && table.summary.modes[goal] === "min" ? 1 : 0; // a stronger color is better
   const levels = Array.from({ length: LEVELS }, (_, at) => rgbOf(scaleColour(Math.abs(at / (LEVELS - 1) - worst)))), of = (row) => Math.floor(Math.min(0.999, Math.max(0, (to(column.at(row)) - to(low)) / (to(high) - to(low) || 1))) * LEVELS);
   const [least, most] = [low, high].map((end) => shortNumber(isWhole(column) ? Math.round(end) : end));
@@ -172,11 +172,11 @@ function placesOf(table, xs, ys, sx, sy, spread, before, version, width) {
   return { table, xs, ys, version, width, x, y };
 }
 
-/** Levels on a grid of cells from the trials around each, of which near ones count more; none where no trial is near. Values of rungs do not mix. */
+/** Levels on a grid of cells from the trials around each, of which near ones count more; none where no trial is near. */
 function surfaceOf(table, mask, places, shade, colour, [left, top, right, bottom], before) {
   if (before && before.places === places && before.mask === mask && before.colour === colour) return before;
-  const stopped = table.trial("status").words.indexOf("STOPPED"), status = table.trial("status").values, rows = [], across = Math.ceil((right - left) / CELL);
-  for (let row = 0; row < table.rows; row++) if (mask[row] && status[row] !== stopped && shade.of(row) >= 0 && Number.isFinite(places.x[row]) && Number.isFinite(places.y[row])) rows.push(row);
+  const rows = [], across = Math.ceil((right - left) / CELL);
+  for (let row = 0; row < table.rows; row++) if (mask[row] && shade.of(row) >= 0 && Number.isFinite(places.x[row]) && Number.isFinite(places.y[row])) rows.push(row);
   const step = Math.max(1, rows.length / SURFACE_TRIALS), sample = Array.from({ length: Math.floor(rows.length / step) }, (_, at) => rows[Math.floor(at * step)]);
   const px = sample.map((row) => places.x[row]), py = sample.map((row) => places.y[row]), found = sample.map((row) => shade.of(row));
   const levels = Float32Array.from({ length: across * Math.ceil((bottom - top) / CELL) }, (_, cell) => {
@@ -197,6 +197,7 @@ function surfaceOf(table, mask, places, shade, colour, [left, top, right, bottom
 export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, pareto, goals, openTrial, best, colour, surface = false, name, tall = 300, steps = false, isLog = false }) {
   const canvas = useRef(null), held = useRef(/** @type {any} */ ({})), height = tall, LEFT = 58, RIGHT = 12, TOP = 24, BOTTOM = 38;
   const front = useMemo(() => (pareto ? frontOf(table, mask, xKey, yKey, goals) : []), [table, version, mask, xKey, yKey, pareto, goals.x, goals.y]);
+  const done = useMemo(() => { const { values, words } = table.trial("status"), code = words.indexOf("TERMINATED"); return surface ? mask.map((passes, row) => (values[row] === code ? passes : 0)) : undefined; }, [table, version, mask, surface]); // values of different rungs do not compare
   const draw = () => {
     if (!canvas.current) return;
     const { context, width } = prepared(canvas.current, height), colours = themeColours(), xs = table.column(xKey), ys = table.column(yKey);
@@ -233,8 +234,8 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     const spread = (column, row) => (column.kind === "word" ? (((row * 2654435761) % 1000) / 1000 - 0.5) * 0.5 : 0);
     const places = held.current.places = placesOf(table, xs, ys, sx, sy, spread, held.current.places, `${version}${sy.isLog}`, width);
     const layer = new PixelLayer(width, height), faint = pixelColour(colours.faint, 0.5);
-    const shade = colouring(table, colour), dots = shade.levels.map((each) => pixelColour(each, table.rows > 2000 ? 0.75 : 0.9)), ink = pixelColour(colours.text, 0.9);
-    const field = held.current.field = surface && shade.valueOf ? surfaceOf(table, mask, places, shade, colour, [LEFT, TOP, width - RIGHT, height - BOTTOM], held.current.field) : null;
+    const shade = colouring(table, colour, done), dots = shade.levels.map((each) => pixelColour(each, table.rows > 2000 ? 0.75 : 0.9)), ink = pixelColour(colours.text, 0.9);
+    const field = held.current.field = surface && shade.valueOf ? surfaceOf(table, done, places, shade, colour, [LEFT, TOP, width - RIGHT, height - BOTTOM], held.current.field) : null;
     if (field) field.levels.forEach((level, cell) => {
       const x = LEFT + (cell % field.across) * CELL, y = TOP + Math.floor(cell / field.across) * CELL;
       if (level >= 0) layer.rect(x, y, Math.min(CELL, width - RIGHT - x), Math.min(CELL, height - BOTTOM - y), pixelColour(shade.levels[Math.round(level)], 0.7));
@@ -290,10 +291,10 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     const sorted = (a, b) => (a < b ? [a, b] : [b, a]);
     setRanges({ [xKey]: sorted(sx.value(drag.from[0]), sx.value(drag.to[0])), [yKey]: sorted(sy.value(drag.from[1]), sy.value(drag.to[1])) });
   };
-  /** What the surface has at a place. */
+  /** What the surface has at a place. @param {number[]} at */
   const surfaceLines = ([x, y]) => {
     const { field, sx, sy } = held.current, level = field ? field.at(x, y) : NaN, said = (column, value) => `${column.name}: ${column.kind === "word" ? column.words[Math.round(value)] : shortNumber(value)}`;
-    return level >= 0 ? [`${table.column(colour).name}: about ${shortNumber(colouring(table, colour).valueOf(level))}, from trials nearby`, said(table.column(xKey), sx.value(x)), said(table.column(yKey), sy.value(y))] : null;
+    return level >= 0 ? [`${table.column(colour).name}: about ${shortNumber(colouring(table, colour, done).valueOf(level))}, from trials nearby`, said(table.column(xKey), sx.value(x)), said(table.column(yKey), sy.value(y))] : null;
   };
   /** @param {number[]} at */
   const nearest = (at) => {
@@ -306,10 +307,10 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     return found;
   };
   const pick = (at) => { const near = nearest(at); if (near >= 0) openTrial(near); else setRanges({ [xKey]: null, [yKey]: null }); };
-  const { legend } = colouring(table, colour), states = [...new Set(Object.keys(table.summary.counts))];
+  const { legend } = colouring(table, colour, done), states = [...new Set(Object.keys(table.summary.counts))];
   return html`<div class="canvas-box"><canvas ref=${canvas} role="img" data-test=${name} aria-label=${`${yKey} against ${xKey}, ${countOf(mask)} trials${pareto ? `, ${front.length} of them on the Pareto front` : ""}${surface ? `, over a surface of ${colour} between them` : ""}.`}
     onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${(event) => showTip(event, null)}></canvas>
-    ${steps ? null : html`<ul class="legend">${(legend.length ? legend : states.map((state) => [STATUS_COLOURS[state], STATUS_WORDS[state]])).map(([shown, word], at) => html`<li key=${at}><span class="swatch" style=${{ background: shown }}></span>${word}</li>`)}${surface ? html`<li>between trials: estimated from those nearby${table.summary.counts.STOPPED ? ", without those stopped early" : ""}</li>` : null}</ul>`}</div>`;
+    ${steps ? null : html`<ul class="legend">${(legend.length ? legend : states.map((state) => [STATUS_COLOURS[state], STATUS_WORDS[state]])).map(([shown, word], at) => html`<li key=${at}><span class="swatch" style=${{ background: shown }}></span>${word}</li>`)}${surface ? html`<li>between trials: estimated from those nearby that are done</li>` : null}</ul>`}</div>`;
 }
 
 /** The best value so far, as steps from trial to trial. */

@@ -191,7 +191,8 @@ function explained(column, rows, goal) {
     edges.push(known[below] + ((known[below + 1] ?? known[below]) - known[below]) * (at - below));
   }
   values.forEach((value, at) => {
-    const group = !isSet(value) ? "none" : edges.length ? edges.filter((edge) => edge <= value).length : value;
+    let group = !isSet(value) ? "none" : edges.length ? 0 : value;
+    if (edges.length && group === 0) while (group < edges.length && edges[group] <= value) group++;
     const found = groups.get(group) || [0, 0];
     found[0] += goal[at]; found[1] += 1;
     groups.set(group, found);
