@@ -171,6 +171,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("tab_hour_mb", at_most=250),
         Floor("tab_hour_growth", at_most=1.15),
         Floor("driver_cpu_ratio", at_most=1.03),
+        Floor("large_paint_s", at_most=2),
         Floor("large_bands_s", at_most=5),
     ),
     "search": (

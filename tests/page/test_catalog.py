@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.page.samples import BEGAN, facts_of_start, open_store, write_experiment
+from tests.page.samples import BEGAN, facts_of_start, open_store, result_of, write_experiment
 
 from muster.base.clock import ManualClock
 from muster.page.catalog import Catalog
@@ -44,3 +44,14 @@ def test_the_list_notices_that_a_driver_went_away_without_a_write(tmp_path: Path
 def test_an_experiment_whose_fit_raised_is_listed_as_failed(tmp_path: Path):
     write_experiment(tmp_path / "e", 3, 2, raised="TuneError: the scheduler raised")
     assert listed(tmp_path) == [("e", "failed")]
+
+
+def test_the_best_of_the_list_violates_no_constraint_where_a_trial_fits(tmp_path: Path):
+    found = sorted((result_of(number, 2) for number in range(6)), key=lambda result: result["loss"])
+    for place, bounds in enumerate(({"loss": found[0]["loss"]}, {"loss": 0.0}, {"unknown": 1.0})):
+        write_experiment(tmp_path / str(place), 6, 2, mode="max", constraints=bounds)
+    catalog = Catalog(clock=ManualClock(0.0), roots=[str(tmp_path)])
+    best = {row["name"]: round(row["best"], 6) for row in catalog.listing()["experiments"]}
+    catalog.close()
+    lowest, highest = (round(found[at]["loss"], 6) for at in (0, -1))
+    assert best == {"0": lowest, "1": highest, "2": highest}

@@ -132,6 +132,15 @@ def test_the_front_is_by_default_that_of_the_experiment_without_trials_that_viol
         grid(tmp_path, *trials, default_metric="loss", default_mode="min").get_pareto_front()
 
 
+def test_a_trial_that_violates_a_constraint_is_best_only_when_all_do(tmp_path):
+    trials = [trial(tmp_path, f"t{one}", [float(one)]) for one in range(1, 5)]
+    goal = {"default_metric": "loss", "default_mode": "max"}
+    for bound, best in (({"loss": 2.0}, 2.0), ({"loss": 0.5}, 4.0), ({"unknown": 1.0}, 4.0), ({}, 4.0)):
+        made = grid(tmp_path, *trials, **goal, constraints=bound)
+        assert made.get_best_result().metrics["loss"] == best
+        assert made._experiment_analysis.best_result["loss"] == best
+
+
 @pytest.mark.conformance("C-211")
 def test_without_a_report_there_is_no_best_result(tmp_path):
     made = grid(tmp_path, trial(tmp_path, "t1", []), trial(tmp_path, "t2", []))

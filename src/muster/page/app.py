@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from importlib import resources
 from typing import Any
 
@@ -110,13 +111,24 @@ class PageApp:
     async def _experiment_table(self, request: Request) -> Response:
         return await self._with_session(request, self._encoded_table)
 
+    def read_ahead(self) -> None:
+        """Read the only experiment and pack its table while a browser starts."""
+        keys = self._catalog.experiments
+        with suppress(MusterError):  # a request will say why
+            if len(keys) == 1 and (session := self._catalog.experiment(keys[0])) is not None:
+                self._packed_table(keys[0], session)
+
     def _encoded_table(self, request: Request, session: ExperimentSession) -> Response:
         session.refresh()
-        key, content = request.path_params["key"], session.encoded()
+        content = self._packed_table(request.path_params["key"], session)
+        return Response(content, media_type="application/octet-stream", headers=_packed())
+
+    def _packed_table(self, key: str, session: ExperimentSession) -> bytes:
+        content = session.encoded()
         made = self._table.get(key)
         if made is None or made[0] is not content:
             made = self._table[key] = (content, gzip.compress(content, 1))
-        return Response(made[1], media_type="application/octet-stream", headers=_packed())
+        return made[1]
 
     async def _curves(self, request: Request) -> Response:
         return await self._with_session(request, _curves)

@@ -185,10 +185,14 @@ class Catalog:
             with session.lock:
                 summary = session.summary()
                 metric = summary["metric"]
-                found = session.table.numbers([metric]).get(metric)
+                held = session.table.numbers([metric, *summary["constraints"]])
+                found = held.get(metric, np.zeros(0))
                 changed = session.table.newest_time()
                 costs = session.table.numbers([COST_KEY]).get(COST_KEY)
-            values = found[np.isfinite(found)] if found is not None else np.zeros(0)
+            finite = allowed = np.isfinite(found)
+            for name, bound in summary["constraints"].items():
+                allowed = allowed & (held.get(name, np.inf) <= bound)
+            values = found[allowed if allowed.any() else finite]
             best = float(values.min() if summary["mode"] == "min" else values.max()) if len(values) else None
             keys = ("counts", "of", "state", "metric", "mode", "problem", "raised", "address")
             cost = None if costs is None else float(np.nansum(costs))

@@ -6,7 +6,7 @@ For one experiment; the session that owns it holds the lock. What is damaged is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -34,18 +34,7 @@ def is_early(status: str, decision: str | None, reason: str | None) -> bool:
     return status == "TERMINATED" and decision == STOPPED and not _FULL.match(reason or "")
 
 
-class _Columns:
-    """What some digests say, one list for each column of the table."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.statuses: list[str] = []
-        self.counts: list[tuple[int, int, int]] = []  # as COUNTS
-        self.times: list[list[float | None]] = []  # as TIMES
-        self.machines: list[str | None] = []
-        self.errors: list[tuple[str | None, str | None]] = []  # the last line, and the user's own
-        self.params: list[dict[str, Any]] = []  # what was searched
-        self.results: list[dict[str, Any]] = []  # the last one
+_Facts = tuple[Any, ...]  # row, status, TIMES, COUNTS, machine, errors, what was searched, the last result
 
 
 class WantResults(Protocol):
@@ -74,40 +63,38 @@ class FactLoader:
 
     def take_digests(self, digests: Sequence[Digest], is_running: bool) -> None:
         """Take whole trials; those with the same names of parameters and metrics together, as columns."""
-        found, table = _Columns(), self._table
-        for digest in digests:
-            try:
-                self._decode(digest, found)
-            except (ValueError, TypeError, IndexError, AttributeError):
-                self.unreadable += 1
-        rows = found.rows
-        if not rows:
+        if not (found := list(self._decode_all(digests))):
             return
-        for name, times in zip(TIMES, zip(*found.times, strict=True), strict=True):
-            table.set_times(rows, name, times)
-        for name, counts in zip(COUNTS, zip(*found.counts, strict=True), strict=True):
-            table.set_column(rows, name, counts)
-        gone = "RUNNING" if is_running else "INTERRUPTED"  # nobody runs what was running
-        table.set_column(rows, "status", [gone if s == "RUNNING" else s for s in found.statuses])
-        table.set_column(rows, "machine", found.machines)
-        if any(map(any, found.errors)) or table.columns["trial/error"].words:
-            for place, name in enumerate(("error", "failed_at")):
-                table.set_column(rows, name, [texts[place] for texts in found.errors])
+        rows, statuses, times, counts, machines, errors, params, results = zip(*found, strict=True)
+        table, gone = self._table, "RUNNING" if is_running else "INTERRUPTED"  # nobody runs what was running
+        for name, column in zip(TIMES, zip(*times, strict=True), strict=True):
+            table.set_times(rows, name, column)
+        for name, column in zip(COUNTS, zip(*counts, strict=True), strict=True):
+            table.set_column(rows, name, column)
+        table.set_column(rows, "status", [gone if s == "RUNNING" else s for s in statuses])
+        table.set_column(rows, "machine", machines)
+        if any(map(any, errors)) or table.columns["trial/error"].words:
+            for name, texts in zip(("error", "failed_at"), zip(*errors, strict=True), strict=True):
+                table.set_column(rows, name, texts)
         for name in _OWN:
-            values_of = [result.get(name) for result in found.results]
+            values_of = [result.get(name) for result in results]
             if not _PLAIN.issuperset(map(type, values_of)):
                 values_of = [value if isinstance(value, int | float) else None for value in values_of]
             table.set_column(rows, name, values_of)
-        self._take_block("config", rows, found.params, frozenset())
-        self._take_block("metric", rows, found.results, _AUTO)
-        self._want_results(found, is_running)
-
-    def _want_results(self, found: _Columns, is_running: bool) -> None:
-        for row, (reports, *_), result in zip(found.rows, found.counts, found.results, strict=True):
+        self._take_block("config", rows, params, frozenset())
+        self._take_block("metric", rows, results, _AUTO)
+        for row, (reports, *_), result in zip(rows, counts, results, strict=True):
             if reports and self.folders[row]:
                 self._want(row, self.folders[row], last_result(result), is_running=is_running)
 
-    def _decode(self, digest: Digest, found: _Columns) -> None:
+    def _decode_all(self, digests: Sequence[Digest]) -> Iterator[_Facts]:
+        for digest in digests:
+            try:
+                yield self._decode(digest)
+            except (ValueError, TypeError, IndexError, AttributeError):
+                self.unreadable += 1
+
+    def _decode(self, digest: Digest) -> _Facts:
         row, kept = self.row_of(digest.trial_id), digest.kept
         bodies = [_DECODE(*kept[kind]) if kind in kept else None for kind in _KINDS]
         created, started, reported, exited = bodies
@@ -126,20 +113,22 @@ class FactLoader:
             tried = flatten(result["config"])
             params = {key: tried.get(key, value) for key, value in flatten(params).items()}
         dict.keys(params), dict.keys(result)  # TypeError for what is not a dict: before anything is added
-        found.rows.append(row)
         failure = None if exited is None or exited[1] is None else exited[1]
         decided = None if exited and exited[2] else kept.get(DECIDED)
         is_stopped = decided is not None and is_early(digest.status, *_DECODE(*decided)[1:])
-        found.statuses.append("STOPPED" if is_stopped else digest.status or "PENDING")
-        found.errors.append((None, None) if failure is None else error_lines(failure[2] or failure[1]))
-        found.counts.append((digest.reports, digest.starts, digest.failures))
-        found.times.append([body[0] if body else None for body in bodies])
-        found.machines.append(None if machine is None else str(machine))
-        found.params.append(params)
-        found.results.append(result)
+        return (
+            row,
+            "STOPPED" if is_stopped else digest.status or "PENDING",
+            [body[0] if body else None for body in bodies],
+            (digest.reports, digest.starts, digest.failures),
+            None if machine is None else str(machine),
+            (None, None) if failure is None else error_lines(failure[2] or failure[1]),
+            params,
+            result,
+        )
 
     def _take_block(
-        self, group: str, rows: list[int], dicts: list[dict[str, Any]], left_out: frozenset[str]
+        self, group: str, rows: Sequence[int], dicts: Sequence[dict[str, Any]], left_out: frozenset[str]
     ) -> None:
         start = 0
         for keys, part in groupby(dicts, key=tuple):

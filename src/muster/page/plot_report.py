@@ -17,7 +17,7 @@ from msgspec import Struct
 from muster.page.export import MAX_DETAILED, page_of
 from muster.page.fact_loader import is_early
 from muster.page.result_curves import ResultRows, rollup
-from muster.page.trial_arrays import OVER, TrialArrays
+from muster.page.trial_arrays import OVER, TrialArrays, number_of
 from muster.page.trial_drawer import error_lines, pairs
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
@@ -35,6 +35,7 @@ class PlottedExperiment(Struct, frozen=True, kw_only=True):
     mode: str
     trials: Sequence[TrialRecord]
     curves: Curves = {}
+    constraints: Mapping[str, float] = {}
 
 
 def plot_page(experiments: Sequence[PlottedExperiment], start: str) -> str:
@@ -63,17 +64,14 @@ def _table(trials: Iterable[TrialRecord]) -> TrialArrays:
         row, last = table.row_of(trial.trial_id), trial.last_result
         table.set(row, "status", _status_of(trial))
         for name in ("training_iteration", "time_total_s"):
-            value = last.get(name)
-            table.set(row, name, value if isinstance(value, int | float) else None)
-        stamp = last.get("timestamp")
-        ended = stamp if isinstance(stamp, int | float) else None
+            table.set(row, name, number_of(last.get(name)))
+        ended = number_of(last.get("timestamp"))
         for name, at in (("created", trial.start_time), ("started", trial.start_time), ("reported", ended)):
             table.set_times([row], name, [at])
         table.set_column([row], "reports", [last.get("training_iteration") and 1])
         if trial.error_text:
-            error, line = error_lines(trial.error_text)
-            table.set_column([row], "error", [error])
-            table.set_column([row], "failed_at", [line])
+            for name, text in zip(("error", "failed_at"), error_lines(trial.error_text), strict=True):
+                table.set(row, name, text)
         table.set_many(row, "config", flatten(trial.evaluated_params or trial.config))
         own = {key: value for key, value in flatten(last).items() if key not in _OWN}
         table.set_many(row, "metric", {k: v for k, v in own.items() if not k.startswith("config/")})
@@ -104,7 +102,7 @@ def _summary(each: PlottedExperiment) -> dict[str, Any]:
         "goals": [each.metric],
         "mode": each.mode,
         "modes": [each.mode],
-        "constraints": {},
+        "constraints": each.constraints,
         "state": "finished" if counts.keys() <= set(OVER) else "unfinished",
         "counts": counts,
         "of": len(each.trials),
@@ -118,11 +116,10 @@ def _summary(each: PlottedExperiment) -> dict[str, Any]:
 def _details(trial: TrialRecord) -> dict[str, Any]:
     result = {key: value for key, value in trial.last_result.items() if key not in AUTO_RESULT_KEYS}
     return {
+        **dict.fromkeys(("folder", "config_json", "error_file", "why"), ""),
         "trial_id": trial.trial_id,
         "name": trial.name,
-        "folder": "",
         "config": pairs(trial.config, masks=True),
-        "config_json": "",
         "result": pairs(result, masks=True),
         "facts": [],
         "times": {"created": trial.start_time, "started": None, "ended": None},
@@ -130,8 +127,6 @@ def _details(trial: TrialRecord) -> dict[str, Any]:
         "failures": trial.num_failures,
         "checkpoints": [],
         "error": trial.error_text,
-        "error_file": "",
         "error_lines": list(error_lines(trial.error_text)),
         "logs": {},
-        "why": "",
     }

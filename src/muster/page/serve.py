@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,7 @@ def serve(
     server = uvicorn.Server(config)
     host = "127.0.0.1" if address.host in ("0.0.0.0", "") else address.host
     shown = f"[{host}]" if ":" in host else host
+    threading.Thread(target=page.read_ahead, daemon=True).start()
     opened(f"http://{shown}:{listening.getsockname()[1]}/?launch={guard.new_link()}")
     try:
         asyncio.run(

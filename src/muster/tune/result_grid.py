@@ -90,6 +90,7 @@ class ResultGrid:
         """Return the result of the best trial; RuntimeError when no trial reported the metric.
 
         As in Ray Tune, a trial that failed after a result counts too. Of equal trials, the first one wins.
+        Trials whose last result violates a constraint are ranked last.
 
         Args:
             metric: A flat key; by default that of the TuneConfig.

@@ -12,7 +12,7 @@ import shutil
 import pandas as pd
 import pytest
 import yaml
-from tests.cli.tune.experiments import FAILURE, four_trials, write
+from tests.cli.tune.experiments import FAILURE, SETTINGS, four_trials, write
 from tests.mistakes.views import assert_view
 from tests.support.builders import created, exited, reported, started
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
@@ -211,6 +211,16 @@ def test_the_scope_says_which_values_of_a_trial_count(tune, tmp_path, scope, bes
         facts.append(exited(name))
     result = tune("best", write(tmp_path / "e", facts), "--scope", scope, "--json")
     assert json.loads(result.stdout)[0]["trial_id"] == best
+
+
+@pytest.mark.parametrize(("bound", "best"), [(3.0, "a"), (0.5, "b")])
+def test_a_trial_that_violates_a_constraint_is_best_only_when_all_do(tune, tmp_path, bound, best):
+    facts = []
+    for name, loss, size in (("a", 2.0, 3.0), ("b", 1.0, 4.0)):
+        facts += [created(name), started(name), reported(name, 1, loss=loss, size=size), exited(name)]
+    place = write(tmp_path / "e", facts, settings={**SETTINGS, "constraints": {"size": bound}})
+    assert json.loads(tune("best", place, "--json").stdout)[0]["trial_id"] == best
+    assert json.loads(tune("compare", place, place, "--json").stdout)[0]["best_trial"] == best
 
 
 def test_the_checkpoint_belongs_to_the_value_or_says_which_one_it_has(tune, tmp_path):

@@ -13,15 +13,20 @@ from muster.tune.plots.overlay import ProgressCurve, progress_of, save_overlay
 
 
 def curve(name, values):
-    return ProgressCurve(name, np.arange(len(values), dtype=float), np.array(values, dtype=float))
+    places = np.arange(len(values), dtype=float)
+    return ProgressCurve(name, places, np.array(values, dtype=float), places + 1)
 
 
-def test_a_line_is_the_best_value_after_each_result(tmp_path):
-    trials = [trial(tmp_path, "t1", [9.0, 1.0, 5.0]), trial(tmp_path, "t2", [4.0, float("nan"), 0.5])]
+def test_a_line_ends_at_the_last_value_of_the_best_trial_that_violates_no_constraint(tmp_path):
+    values = {"t1": [9.0, 1.0, 5.0], "t2": [4.0, float("nan"), 3.5], "t3": [7.0], "t4": [1.0, float("nan")]}
+    trials = [trial(tmp_path, name, each) for name, each in values.items()]
     found = progress_of(ExperimentAnalysis(tmp_path, trials=trials), "mine", "loss", "min")
-    assert found.best[-1] == 0.5
-    assert len(found.best) == 5
+    assert (found.best[-1], found.results[-1], len(found.best)) == (3.5, 7, 3)
     assert (np.diff(found.best) <= 0).all()
+    assert (np.diff(found.seconds) >= 0).all()
+    bounded = ExperimentAnalysis(tmp_path, trials=trials, constraints={"loss": 6.0})
+    highest = progress_of(bounded, "mine", "loss", "max").best[-1]
+    assert highest == bounded.get_best_trial("loss", "max").last_result["loss"] == 5.0
 
 
 def test_the_file_has_a_line_for_each_experiment_and_can_be_parsed(tmp_path):

@@ -236,3 +236,11 @@ def test_a_trial_that_continues_and_becomes_worse_leaves_the_front_to_those_it_h
     one.last_result = {**one.last_result, "loss": 5.0, "size": 5}
     tally.completed(move(one, "TERMINATED"))
     assert tally.front([one, other]) == [other]
+
+
+def test_a_trial_that_violates_a_constraint_is_ranked_last():
+    tally = ExperimentTally("loss", "min", constraints={"size": 5})
+    trials = [trial(n, "RUNNING", loss=float(n), size=size) for n, size in enumerate((9, 5, 1))]
+    finished(tally, *trials)
+    assert [scored.trial for scored in tally.ranked(5)] == [trials[1], trials[2], trials[0]]
+    assert [tally.value(scored) for scored in tally.ranked(5)] == [1.0, 2.0, 0.0]

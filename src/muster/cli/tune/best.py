@@ -16,6 +16,7 @@ from muster.stores.experiment.summary import TrialSummary
 from muster.trials.metrics import flatten, rank_key
 from muster.tune.analysis.result_files import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import best_scored, no_single_best, number
+from muster.tune.pareto import violations
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
@@ -33,13 +34,14 @@ class ScoredTrial(Struct, frozen=True):
 def best_of(
     experiment: ExperimentView, metric: str | None = None, mode: str | None = None, scope: str = "last"
 ) -> list[ScoredTrial]:
-    """Return the trials with a finite value, the best first; equal ones in the order of their creation."""
+    """Return the trials with a finite value, the best first; those that violate a constraint come last."""
     metric, mode = wanted_metric(experiment, metric, mode)
-    found = []
+    found, constraints = [], experiment.settings.get("constraints") or {}
     for trial in experiment.trials:
         value = _last(trial, metric) if scope == "last" else _analysed(experiment, trial, metric, mode, scope)
         if value is not None and (key := rank_key(value, mode)) is not None:
-            found.append((key, ScoredTrial(trial, value)))
+            violates = bool(constraints) and any(violations(flatten(trial.result), constraints))
+            found.append(((violates, key), ScoredTrial(trial, value)))
     return [each for _, each in sorted(found, key=lambda ranked: ranked[0])]
 
 
@@ -202,6 +204,7 @@ def experiment_analysis(experiment: ExperimentView) -> ExperimentAnalysis:
         trials=experiment.trials,
         default_metric=experiment.settings.get("metric"),
         default_mode=experiment.settings.get("mode"),
+        constraints=experiment.settings.get("constraints"),
     )
 
 
@@ -290,9 +293,9 @@ class Comparison:
 
         shown = [
             PlottedExperiment(
-                name=name, metric=self.metric, mode=self.mode, trials=experiment_analysis(each).trials
+                name=name, metric=self.metric, mode=self.mode, trials=one.trials, constraints=one.constraints
             )
-            for name, each in zip(self._names, self.experiments, strict=True)
+            for name, one in zip(self._names, map(experiment_analysis, self.experiments), strict=True)
         ]
         start = f"#es={','.join(map(str, range(len(shown))))}{'&by=time' if x == 'time' else ''}"
         try:

@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.
 import { PALETTE, PixelLayer, STATUS_COLOURS, STATUS_WORDS, axisTicks, clockTime, fitted, isWhole, pixelColour, prepared, scaleColour, shortNumber, showTip, themeColours, trialLines } from "./format.js";
 import { countOf, importanceOf, isLogarithmic, packedMask, paretoOf, rangeOf } from "./selection.js";
 
-const LINES = 200, LEVELS = 12;
+const LINES = 200, LEVELS = 12, CELL = 6, REACH = 110, SURFACE_TRIALS = 1500;
 
 /** A line for each trial that passes, or bands when they are many; the best, the open and the compared ones stand out. */
 export function CurvePlot({ source, experiment, table, metric, mode, mask, marked, compared, isLog, openTrial, curveChange, filterKey, isFiltered }) {
@@ -140,14 +140,16 @@ function curveNear(plot, event, lines, raw) {
 }
 
 /** How the dots of a column are coloured: by state, by a word, or along a scale. Levels, the level of a row, and what they mean. */
-function colouring(table, key) {
+function colouring(table, key, among = undefined) {
   const column = table.column(key), status = table.trial("status");
   if (!column) return { levels: status.words.map((word) => STATUS_COLOURS[word] || "#888888"), of: (row) => status.values[row], legend: [] };
   if (column.kind === "word") return { levels: column.words.map((_, at) => PALETTE[at % PALETTE.length]), of: (row) => column.values[row], legend: column.words.slice(0, 12).map((word, at) => [PALETTE[at % PALETTE.length], word]) };
-  const [low, high] = rangeOf(column, table.rows), isLog = isLogarithmic(column, table.rows), to = isLog ? Math.log : (value) => value;
-  const levels = Array.from({ length: LEVELS }, (_, at) => rgbOf(scaleColour(at / (LEVELS - 1)))), of = (row) => Math.floor(Math.min(0.999, Math.max(0, (to(column.at(row)) - to(low)) / (to(high) - to(low) || 1))) * LEVELS);
+  const [low, high] = rangeOf(column, table.rows, among), isLog = isLogarithmic(column, table.rows), to = isLog ? Math.log : (value) => value;
+  const goal = column.group === "metric" ? table.summary.goals.indexOf(column.name) : -1, worst = goal >= 0 && table.summary.modes[goal] === "min" ? 1 : 0; // a stronger color is better
+  const levels = Array.from({ length: LEVELS }, (_, at) => rgbOf(scaleColour(Math.abs(at / (LEVELS - 1) - worst)))), of = (row) => Math.floor(Math.min(0.999, Math.max(0, (to(column.at(row)) - to(low)) / (to(high) - to(low) || 1))) * LEVELS);
   const [least, most] = [low, high].map((end) => shortNumber(isWhole(column) ? Math.round(end) : end));
-  return { levels, of, legend: [[levels[0], `${column.name}${isLog ? " (log)" : ""} ${least}`], [levels[LEVELS >> 1], ""], [levels[LEVELS - 1], most]] };
+  const valueOf = (level) => { const value = to(low) + ((level + 0.5) / LEVELS) * (to(high) - to(low)); return isLog ? Math.exp(value) : value; };
+  return { levels, of, valueOf, legend: [[levels[0], `${column.name}${isLog ? " (log)" : ""} ${least}`], [levels[LEVELS >> 1], ""], [levels[LEVELS - 1], most]] };
 }
 function rgbOf(text) { return `#${text.match(/[\d.]+/g).slice(0, 3).map((each) => Number(each).toString(16).padStart(2, "0")).join("")}`; }
 
@@ -170,10 +172,32 @@ function placesOf(table, xs, ys, sx, sy, spread, before, version, width) {
   return { table, xs, ys, version, width, x, y };
 }
 
+/** Levels on a grid of cells from the trials around each, of which near ones count more; none where no trial is near. */
+function surfaceOf(table, mask, places, shade, colour, [left, top, right, bottom], before) {
+  if (before && before.places === places && before.mask === mask && before.colour === colour) return before;
+  const rows = [], across = Math.ceil((right - left) / CELL);
+  for (let row = 0; row < table.rows; row++) if (mask[row] && shade.of(row) >= 0 && Number.isFinite(places.x[row]) && Number.isFinite(places.y[row])) rows.push(row);
+  const step = Math.max(1, rows.length / SURFACE_TRIALS), sample = Array.from({ length: Math.floor(rows.length / step) }, (_, at) => rows[Math.floor(at * step)]);
+  const px = sample.map((row) => places.x[row]), py = sample.map((row) => places.y[row]), found = sample.map((row) => shade.of(row));
+  const levels = Float32Array.from({ length: across * Math.ceil((bottom - top) / CELL) }, (_, cell) => {
+    const x = left + (cell % across) * CELL + CELL / 2, y = top + Math.floor(cell / across) * CELL + CELL / 2;
+    let sum = 0, weight = 0, nearest = Infinity;
+    for (let at = 0; at < px.length; at++) {
+      const far = (px[at] - x) ** 2 + (py[at] - y) ** 2, part = 1 / (far + 40) ** 2;
+      sum += part * found[at]; weight += part;
+      if (far < nearest) nearest = far;
+    }
+    return nearest < REACH ** 2 ? sum / weight : NaN;
+  });
+  const at = (x, y) => (x < left || x >= right || y < top || y >= bottom ? NaN : levels[Math.floor((y - top) / CELL) * across + Math.floor((x - left) / CELL)]);
+  return { places, mask, colour, levels, across, at, count: sample.length };
+}
+
 /** Any column against any other; drag a rectangle to filter by both. */
-export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, pareto, goals, openTrial, best, colour, name, tall = 300, steps = false, isLog = false }) {
+export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, pareto, goals, openTrial, best, colour, surface = false, name, tall = 300, steps = false, isLog = false }) {
   const canvas = useRef(null), held = useRef(/** @type {any} */ ({})), height = tall, LEFT = 58, RIGHT = 12, TOP = 24, BOTTOM = 38;
   const front = useMemo(() => (pareto ? frontOf(table, mask, xKey, yKey, goals) : []), [table, version, mask, xKey, yKey, pareto, goals.x, goals.y]);
+  const done = useMemo(() => { const { values, words } = table.trial("status"), code = words.indexOf("TERMINATED"); return surface ? mask.map((passes, row) => (values[row] === code ? passes : 0)) : undefined; }, [table, version, mask, surface]); // values of different rungs do not compare
   const draw = () => {
     if (!canvas.current) return;
     const { context, width } = prepared(canvas.current, height), colours = themeColours(), xs = table.column(xKey), ys = table.column(yKey);
@@ -210,11 +234,16 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     const spread = (column, row) => (column.kind === "word" ? (((row * 2654435761) % 1000) / 1000 - 0.5) * 0.5 : 0);
     const places = held.current.places = placesOf(table, xs, ys, sx, sy, spread, held.current.places, `${version}${sy.isLog}`, width);
     const layer = new PixelLayer(width, height), faint = pixelColour(colours.faint, 0.5);
-    const shade = colouring(table, colour), dots = shade.levels.map((each) => pixelColour(each, table.rows > 2000 ? 0.75 : 0.9));
+    const shade = colouring(table, colour, done), dots = shade.levels.map((each) => pixelColour(each, table.rows > 2000 ? 0.75 : 0.9)), ink = pixelColour(colours.text, 0.9);
+    const field = held.current.field = surface && shade.valueOf ? surfaceOf(table, done, places, shade, colour, [LEFT, TOP, width - RIGHT, height - BOTTOM], held.current.field) : null;
+    if (field) field.levels.forEach((level, cell) => {
+      const x = LEFT + (cell % field.across) * CELL, y = TOP + Math.floor(cell / field.across) * CELL;
+      if (level >= 0) layer.rect(x, y, Math.min(CELL, width - RIGHT - x), Math.min(CELL, height - BOTTOM - y), pixelColour(shade.levels[Math.round(level)], 0.7));
+    });
     for (const passes of [0, 1]) // first those that do not pass
       for (let row = 0; row < table.rows; row++) {
         const x = places.x[row], y = places.y[row];
-        if (mask[row] === passes && x === x && y === y) layer.rect(x - size / 2, y - size / 2, size, size, passes ? dots[shade.of(row)] ?? faint : faint);
+        if (mask[row] === passes && x === x && y === y) layer.rect(x - size / 2, y - size / 2, size, size, !passes ? faint : field ? ink : dots[shade.of(row)] ?? faint);
       }
     layer.draw(context);
     if (steps) drawSteps(context, table, mask, xs, ys, sx, sy, goals.y, width - RIGHT, colours);
@@ -245,14 +274,14 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
       context.strokeRect(Math.min(drag.from[0], drag.to[0]), Math.min(drag.from[1], drag.to[1]), Math.abs(drag.to[0] - drag.from[0]), Math.abs(drag.to[1] - drag.from[1]));
     }
   };
-  useEffect(draw, [version, mask, xKey, yKey, pareto, goals.x, goals.y, best, colour, isLog]);
+  useEffect(draw, [version, mask, xKey, yKey, pareto, goals.x, goals.y, best, colour, surface, isLog]);
   useEffect(() => { window.addEventListener("resize", draw); return () => window.removeEventListener("resize", draw); });
   const place = (event) => { const b = canvas.current.getBoundingClientRect(); return [event.clientX - b.left, event.clientY - b.top]; };
   const down = (event) => { held.current.drag = { from: place(event), to: null }; canvas.current.setPointerCapture(event.pointerId); };
   const move = (event) => {
     const drag = held.current.drag, near = drag ? -1 : nearest(place(event));
     if (drag) { drag.to = place(event); draw(); }
-    showTip(event, near < 0 ? null : trialLines(table, near, [xKey, yKey, colour], near === best));
+    showTip(event, near < 0 ? (drag ? null : surfaceLines(place(event))) : trialLines(table, near, [xKey, yKey, colour], near === best));
   };
   const up = () => {
     const { drag, sx, sy } = held.current;
@@ -261,6 +290,11 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     if (!drag.to || Math.hypot(drag.to[0] - drag.from[0], drag.to[1] - drag.from[1]) < 4) { pick(drag.from); return; }
     const sorted = (a, b) => (a < b ? [a, b] : [b, a]);
     setRanges({ [xKey]: sorted(sx.value(drag.from[0]), sx.value(drag.to[0])), [yKey]: sorted(sy.value(drag.from[1]), sy.value(drag.to[1])) });
+  };
+  /** What the surface has at a place. @param {number[]} at */
+  const surfaceLines = ([x, y]) => {
+    const { field, sx, sy } = held.current, level = field ? field.at(x, y) : NaN, said = (column, value) => `${column.name}: ${column.kind === "word" ? column.words[Math.round(value)] : shortNumber(value)}`;
+    return level >= 0 ? [`${table.column(colour).name}: about ${shortNumber(colouring(table, colour, done).valueOf(level))}, from trials nearby`, said(table.column(xKey), sx.value(x)), said(table.column(yKey), sy.value(y))] : null;
   };
   /** @param {number[]} at */
   const nearest = (at) => {
@@ -273,16 +307,16 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     return found;
   };
   const pick = (at) => { const near = nearest(at); if (near >= 0) openTrial(near); else setRanges({ [xKey]: null, [yKey]: null }); };
-  const { legend } = colouring(table, colour), states = [...new Set(Object.keys(table.summary.counts))];
-  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" data-test=${name} aria-label=${`${yKey} against ${xKey}, ${countOf(mask)} trials${pareto ? `, ${front.length} of them on the Pareto front` : ""}.`}
+  const { legend } = colouring(table, colour, done), states = [...new Set(Object.keys(table.summary.counts))];
+  return html`<div class="canvas-box"><canvas ref=${canvas} role="img" data-test=${name} aria-label=${`${yKey} against ${xKey}, ${countOf(mask)} trials${pareto ? `, ${front.length} of them on the Pareto front` : ""}${surface ? `, over a surface of ${colour} between them` : ""}.`}
     onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${(event) => showTip(event, null)}></canvas>
-    ${steps ? null : html`<ul class="legend">${(legend.length ? legend : states.map((state) => [STATUS_COLOURS[state], STATUS_WORDS[state]])).map(([shown, word], at) => html`<li key=${at}><span class="swatch" style=${{ background: shown }}></span>${word}</li>`)}</ul>`}</div>`;
+    ${steps ? null : html`<ul class="legend">${(legend.length ? legend : states.map((state) => [STATUS_COLOURS[state], STATUS_WORDS[state]])).map(([shown, word], at) => html`<li key=${at}><span class="swatch" style=${{ background: shown }}></span>${word}</li>`)}${surface ? html`<li>between trials: estimated from those nearby that are done</li>` : null}</ul>`}</div>`;
 }
 
 /** The best value so far, as steps from trial to trial. */
 function drawSteps(context, table, mask, xs, ys, sx, sy, isUp, end, colours) {
   const rows = [];
-  for (let row = 0; row < table.rows; row++) if (mask[row] && Number.isFinite(xs.at(row)) && Number.isFinite(ys.at(row))) rows.push(row);
+  for (let row = 0; row < table.rows; row++) if (mask[row] && Number.isFinite(xs.at(row)) && Number.isFinite(ys.at(row)) && table.isAllowed(row)) rows.push(row);
   rows.sort((a, b) => xs.at(a) - xs.at(b));
   let best = NaN;
   context.strokeStyle = colours.accent; context.lineWidth = 2;

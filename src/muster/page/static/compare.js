@@ -29,7 +29,7 @@ export function bestSoFar(table, byTime) {
   if (!column || column.kind === "word") return points;
   const times = table.trial("reported").values, rows = [];
   let first = Infinity, best = NaN;
-  for (let row = 0; row < table.rows; row++) { if (table.trial("created").values[row] < first) first = table.trial("created").values[row]; if (Number.isFinite(column.at(row))) rows.push(row); }
+  for (let row = 0; row < table.rows; row++) { if (table.trial("created").values[row] < first) first = table.trial("created").values[row]; if (Number.isFinite(column.at(row)) && table.isAllowed(row)) rows.push(row); }
   rows.sort((a, b) => (byTime ? times[a] - times[b] : a - b));
   for (const row of rows) {
     if (Number.isNaN(best) || (isDown ? column.at(row) < best : column.at(row) > best)) best = column.at(row);

@@ -3,7 +3,7 @@
 import { frontsOf } from "./selection.js";
 
 const NOTHING = 65535;
-export const FRONT = "trial/front", NUMBER = "trial/number", SHARE = "trial/share";
+export const FRONT = "trial/front", NUMBER = "trial/number", SHARE = "trial/share", SHARE_NAME = "share of trials";
 
 /** One column: numbers as Float32Array, words as codes in a Uint16Array. */
 class TrialColumn {
@@ -76,14 +76,16 @@ export class TrialTable {
     }
     return this.number;
   }
+  /** The first goal, where it is a number. */
+  goal() { const found = this.byKey.get(`metric/${this.summary.metric}`); return found && found.kind !== "word" ? found : undefined; }
   /** The share of trials whose last value of the first goal is at most that of a trial: against the goal, its distribution. */
   shares() {
-    const goal = this.byKey.get(`metric/${this.summary.metric}`);
-    if (!goal || goal.kind === "word") return undefined;
+    const goal = this.goal();
+    if (!goal) return undefined;
     if (!this.share || this.share.change !== this.change) {
       const values = new Float32Array(this.rows).fill(NaN), rows = [...values.keys()].filter((row) => Number.isFinite(goal.at(row))).sort((a, b) => goal.at(b) - goal.at(a));
       rows.forEach((row, at) => { values[row] = at && goal.at(rows[at - 1]) === goal.at(row) ? values[rows[at - 1]] : 1 - at / rows.length; });
-      this.share = { change: this.change, column: new TrialColumn({ name: "share of trials", group: "trial", kind: "number", odd: 0, words: [] }, -1, values, this.rows) };
+      this.share = { change: this.change, column: new TrialColumn({ name: SHARE_NAME, group: "trial", kind: "number", odd: 0, words: [] }, -1, values, this.rows) };
       this.share.column.key = SHARE;
     }
     return this.share.column;

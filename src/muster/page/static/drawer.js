@@ -56,8 +56,8 @@ export function TrialDrawer({ source, experiment, id, close, version, table, vie
     <${Pairs} name="Config" pairs=${trial.config} /><${Pairs} name="Last result" pairs=${trial.result} />
     ${trial.checkpoints.length ? html`<section><h3>Checkpoints</h3><ul>${trial.checkpoints.map((name) => html`<li key=${name}>${name}</li>`)}</ul></section>` : null}
     ${Object.entries(trial.logs).map(([name, text]) => html`<section key=${name}><h3>${name}, the end of it</h3><pre class="log" tabindex="0">${text}</pre></section>`)}
-    ${Object.keys(trial.logs).length || !trial.starts || !source.isLive ? null : html`<p class="note">No output is kept: <code>RunConfig(log_to_file=True)</code> writes it to the trial's directory.</p>`}
-    <${Pairs} name="Filled in" pairs=${trial.facts} />
+    ${Object.keys(trial.logs).length || !trial.starts || !source.isLive ? null : html`<p class="note">No output: the trial printed nothing, or <code>RunConfig(log_to_file=True)</code> is not set.</p>`}
+    <${Pairs} name="Added by muster" pairs=${trial.facts} />
   </${Drawer}>`;
 }
 

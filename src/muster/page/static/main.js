@@ -1,7 +1,7 @@
 // The page: a list, or one experiment and one cluster in four bands. The URL holds what is chosen.
 import { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { clockTime, money, shortDuration, shortNumber } from "./format.js";
-import { FRONT, NUMBER, SHARE, openSource } from "./data.js";
+import { FRONT, NUMBER, SHARE, SHARE_NAME, openSource } from "./data.js";
 import { EMPTY_VIEW, bestRow, countOf, hashOf, maskOf, overOf, sumOf, viewOf } from "./selection.js";
 import { COST, Filters, TrialsTable } from "./trials.js";
 import { ParallelPlot } from "./parallel.js";
@@ -192,9 +192,11 @@ function Connection({ connection, isRunning }) {
 }
 
 function ColumnChoice({ table, value, change, label, first }) {
-  const columns = [...table.columns.filter((each) => each.group !== "trial" || ["training_iteration", "time_total_s", "created"].includes(each.name)), table.column(SHARE)].filter(Boolean);
+  const columns = [...table.columns.filter((each) => each.group !== "trial" || ["training_iteration", "time_total_s", "created"].includes(each.name)), ...(table.goal() ? [{ key: SHARE, name: SHARE_NAME }] : [])]; // made when it is chosen: it sorts all trials
   return html`<label>${label} <select value=${value} onChange=${(event) => change(event.target.value)}>${first ? html`<option value=${first}>${first}</option>` : null}${columns.map((each) => html`<option key=${each.key} value=${each.key}>${each.name}</option>`)}</select></label>`;
 }
+
+const isNumber = (column) => Boolean(column && column.kind !== "word");
 
 function Trials({ state, view, change, cluster, span }) {
   const { table, version } = state, summary = table.summary, [hovered, setHovered] = useState(-1), [copies, setCopies] = useState([]);
@@ -209,8 +211,9 @@ function Trials({ state, view, change, cluster, span }) {
   const openTrial = (row) => change({ open: table.ids[row] }, true);
   useEffect(() => { let isOver = false; if (summary.policy_bytes) source.lineage(view.e).then((found) => { if (!isOver) setCopies(found); }, () => {}); return () => { isOver = true; }; }, [view.e, summary.policy_bytes]);
   const numbers = table.params.filter((each) => each.kind !== "word"), otherGoal = summary.goals.length > 1 && table.column(`metric/${summary.goals[1]}`) ? `metric/${summary.goals[1]}` : "";
-  const xKey = table.column(view.x) ? view.x : (table.column(otherGoal) || numbers[0] || table.params[0] || table.trial("training_iteration")).key;
-  const yKey = table.column(view.y) ? view.y : metricKey === "metric/" ? "trial/time_total_s" : otherGoal ? goal : metricKey;
+  const valueKey = isNumber(table.column(view.colour)) ? view.colour : metricKey, surface = view.surface && isNumber(table.column(valueKey)) ? valueKey : "", xs = [!surface && table.column(otherGoal), numbers[0], table.params[0], table.trial("training_iteration")];
+  const xKey = table.column(view.x) ? view.x : xs.find(Boolean).key, second = surface && numbers.find((each) => each.key !== xKey);
+  const yKey = table.column(view.y) ? view.y : second ? second.key : metricKey === "metric/" ? "trial/time_total_s" : otherGoal ? goal : metricKey;
   const pareto = view.pareto ? view.pareto === "1" : Boolean(otherGoal), best = bestRow(table, metricKey, mode);
   const colour = view.colour || (summary.counts.STOPPED ? "trial/training_iteration" : "state"); // values of different rungs do not compare
   const historyX = view.by === "time" ? "trial/reported" : NUMBER;
@@ -228,9 +231,10 @@ function Trials({ state, view, change, cluster, span }) {
           <label><input type="checkbox" checked=${view.log} onChange=${() => change({ log: !view.log })} /> log</label></div>
         ${curves}</div>
       <div class="panel"><div class="panel-head"><h3>Scatter</h3><${ColumnChoice} table=${table} value=${xKey} label="x" change=${(key) => change({ x: key })} /><${ColumnChoice} table=${table} value=${yKey} label="y" change=${(key) => change({ y: key })} />
-          <${ColumnChoice} table=${table} value=${colour} label="color" first="state" change=${(key) => change({ colour: key })} />
-          <label><input type="checkbox" checked=${pareto} onChange=${() => change({ pareto: pareto ? "0" : "1" })} /> Pareto front</label></div>
-        <${ScatterPlot} table=${table} mask=${soonMask} xKey=${xKey} yKey=${yKey} setRanges=${setRanges} version=${version} pareto=${pareto} goals=${{ x: up(xKey), y: up(yKey) }} openTrial=${openTrial} best=${best} colour=${colour} name="scatter" /></div>
+          <${ColumnChoice} table=${table} value=${surface || colour} label="color" first="state" change=${(key) => change({ colour: key })} />
+          <label><input type="checkbox" checked=${pareto} onChange=${() => change({ pareto: pareto ? "0" : "1" })} /> Pareto front</label>
+          <label><input type="checkbox" checked=${view.surface} onChange=${() => change({ surface: !view.surface })} /> surface</label></div>
+        <${ScatterPlot} table=${table} mask=${soonMask} xKey=${xKey} yKey=${yKey} setRanges=${setRanges} version=${version} pareto=${pareto} goals=${{ x: up(xKey), y: up(yKey) }} openTrial=${openTrial} best=${best} colour=${surface || colour} surface=${Boolean(surface)} name="scatter" /></div>
       ${table.column(metricKey) ? html`<div class="panel wide"><div class="panel-head"><h3>Best ${metricKey.slice(7)} so far</h3><label>over <select value=${view.by} onChange=${(event) => change({ by: event.target.value })}><option value="">trials</option><option value="time">time</option></select></label></div>
         <${ScatterPlot} table=${table} mask=${soonMask} xKey=${historyX} yKey=${metricKey} setRanges=${setRanges} version=${version} pareto=${false} goals=${{ x: true, y: up(metricKey) }} openTrial=${openTrial} best=${best} colour=${view.colour} name="history" tall=${200} steps=${true} isLog=${view.log} /></div>` : null}
       ${view.cmp ? html`<${CompareTrials} table=${table} view=${view} change=${change} openTrial=${openTrial} />` : null}

@@ -4,12 +4,12 @@
  * What is chosen: experiment, cluster, text, states, ranges by column, order, columns, axes, metric, time, drawers.
  * @typedef {{ e: string, c: string, q: string, st: string, r: Record<string, [number, number]>, sort: string, down: boolean,
  *   cols: string, x: string, y: string, metric: string, t: [number, number] | null, open: string, why: string,
- *   pareto: string, log: boolean, theme: string, colour: string, by: string, cmp: string, es: string, only: string }} View
+ *   pareto: string, surface: boolean, log: boolean, theme: string, colour: string, by: string, cmp: string, es: string, only: string }} View
  */
 
 /** @type {View} */
 export const EMPTY_VIEW = {
-  e: "", c: "", q: "", st: "", r: {}, sort: "", down: false, cols: "", x: "", y: "", metric: "", t: null, open: "", why: "", pareto: "", log: false, theme: "", colour: "", by: "", cmp: "", es: "", only: "",
+  e: "", c: "", q: "", st: "", r: {}, sort: "", down: false, cols: "", x: "", y: "", metric: "", t: null, open: "", why: "", pareto: "", surface: false, log: false, theme: "", colour: "", by: "", cmp: "", es: "", only: "",
 };
 
 /** Reads the view out of the part of the URL after `#`. */
@@ -114,15 +114,17 @@ function wordRanks(column) {
   return rank;
 }
 
-/** The row with the best value of a metric; -1 when no trial has one. */
+/** The row with the best value of a metric, that violates no constraint if there is such a one; -1 when no trial has one. */
 export function bestRow(table, key, mode, mask) {
   const column = table.column(key);
-  let best = -1;
+  let best = -1, isAllowed = 0;
   if (!column || column.kind === "word") return best;
-  const values = column.values, sign = mode === "min" ? -1 : 1;
+  const values = column.values, sign = mode === "min" ? -1 : 1, isBound = Object.keys(table.summary.constraints || {}).length > 0;
   for (let row = 0; row < table.rows; row++) {
     const value = values[row];
-    if (Number.isFinite(value) && (!mask || mask[row]) && (best < 0 || value * sign > values[best] * sign)) best = row;
+    if (!Number.isFinite(value) || (mask && !mask[row])) continue;
+    const fits = isBound && !table.isAllowed(row) ? 0 : 1;
+    if (best < 0 || fits > isAllowed || (fits === isAllowed && value * sign > values[best] * sign)) { best = row; isAllowed = fits; }
   }
   return best;
 }
@@ -189,7 +191,8 @@ function explained(column, rows, goal) {
     edges.push(known[below] + ((known[below + 1] ?? known[below]) - known[below]) * (at - below));
   }
   values.forEach((value, at) => {
-    const group = !isSet(value) ? "none" : edges.length ? edges.filter((edge) => edge <= value).length : value;
+    let group = !isSet(value) ? "none" : edges.length ? 0 : value;
+    if (edges.length && group === 0) while (group < edges.length && edges[group] <= value) group++;
     const found = groups.get(group) || [0, 0];
     found[0] += goal[at]; found[1] += 1;
     groups.set(group, found);

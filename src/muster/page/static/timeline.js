@@ -78,8 +78,9 @@ function slotsOf(table, machines, lanes, version, before) {
     const machine = machines.values[row];
     if (machine === 65535 || machine >= lanes || Number.isNaN(starts[row])) continue;
     const ended = Number.isNaN(ends[row]) ? Infinity : ends[row], busy = busyUntil.get(machine) || [];
-    let slot = busy.findIndex((until) => until <= starts[row] + 1e-6);
-    if (slot < 0) slot = busy.length < 24 ? busy.length : row % 24;
+    let slot = 0;
+    while (slot < busy.length && busy[slot] > starts[row] + 1e-6) slot++;
+    if (slot === busy.length) slot = busy.length < 24 ? busy.length : row % 24;
     busy[slot] = ended; busyUntil.set(machine, busy); slots.push([row, slot]);
   }
   return { table, version, lanes, slots, counts: new Map([...busyUntil].map(([machine, busy]) => [machine, busy.length])) };
@@ -89,24 +90,25 @@ export function TrialTimeline({ table, mask, span, chosen, setTime, version, ope
   const layout = useRef(/** @type {any} */ (null)), machines = table.trial("machine"), lanes = Math.max(1, Math.min(40, machines.words.length));
   const height = AXIS + Math.max(70, Math.min(320, lanes * 26));
   const paint = (context, x, width, room, colours) => {
-    const lane = room / lanes, things = [], status = table.trial("status"), starts = table.trial("started").values, ends = table.trial("ended").values, reports = table.trial("reported").values;
+    const lane = room / lanes, status = table.trial("status"), starts = table.trial("started").values, ends = table.trial("ended").values, reports = table.trial("reported").values;
     context.fillStyle = colours.text;
     machines.words.slice(0, lanes).forEach((word, at) => context.fillText(fitted(context, word, LEFT - 8), 4, lane * at + lane / 2 + 4));
     const made = layout.current = slotsOf(table, machines, lanes, version, layout.current), layer = new PixelLayer(width, room + AXIS);
     const dots = status.words.map((word) => [0.12, 0.9].map((alpha) => pixelColour(STATUS_COLOURS[word] || colours.text, alpha)));
-    for (const [row, slot] of made.slots) {
+    const boxOf = ([row, slot]) => {
       const machine = machines.values[row], count = made.counts.get(machine), high = (lane - 4) / count;
       const until = Number.isNaN(ends[row]) ? Math.max(reports[row] || 0, span[1] - table.zeroTime) : ends[row];
       const left = x(starts[row] + table.zeroTime), right = x(until + table.zeroTime);
-      if (right < LEFT || left > width) continue;
-      const box = { x: Math.max(LEFT, left), w: Math.max(1, Math.min(width - RIGHT, right) - Math.max(LEFT, left) - (high > 3 ? 1 : 0)), y: lane * machine + 2 + slot * high, h: Math.max(1, high - (high > 3 ? 1 : 0)), thing: row };
-      layer.rect(box.x, box.y, box.w, box.h, (dots[status.values[row]] || dots[0])[mask[row]]);
-      if (mask[row]) things.push(box);
+      return right < LEFT || left > width ? null : { x: Math.max(LEFT, left), w: Math.max(1, Math.min(width - RIGHT, right) - Math.max(LEFT, left) - (high > 3 ? 1 : 0)), y: lane * machine + 2 + slot * high, h: Math.max(1, high - (high > 3 ? 1 : 0)), thing: row };
+    };
+    for (const place of made.slots) {
+      const box = boxOf(place);
+      if (box) layer.rect(box.x, box.y, box.w, box.h, (dots[status.values[place[0]]] || dots[0])[mask[place[0]]]);
     }
     layer.draw(context);
-    const star = things.find((each) => each.thing === best);
+    const star = mask[best] && made.slots.filter(([row]) => row === best).map(boxOf)[0];
     if (star) { context.strokeStyle = colours.text; context.lineWidth = 2; context.strokeRect(star.x, star.y, Math.max(3, star.w), star.h); context.fillStyle = colours.text; context.fillText("★", Math.min(width - 14, star.x + star.w + 3), star.y + Math.min(star.h, 12)); }
-    return things;
+    return { find: (test) => { for (const place of made.slots) { const box = mask[place[0]] ? boxOf(place) : null; if (box && test(box)) return box; } return undefined; } }; // 100,000 boxes that are kept take longer than all else
   };
   return html`<${TimeCanvas} paint=${paint} span=${span} chosen=${chosen} setTime=${setTime} height=${height} pick=${openTrial} name="timeline" tell=${(row) => (row === null ? null : trialLines(table, row, [metricKey, "trial/machine"], row === best))}
     label=${`When each trial ran, on ${machines.words.length} machines.`} deps=${[version, mask]} />`;

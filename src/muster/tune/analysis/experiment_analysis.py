@@ -13,7 +13,7 @@ from muster.errors import StoreError, public
 from muster.host.machine import environment
 from muster.session.checkpoint import Checkpoint, as_arrow, as_fsspec
 from muster.session.older import accept_older
-from muster.trials.metrics import DEFAULT_METRIC, rank_key
+from muster.trials.metrics import DEFAULT_METRIC, flatten, rank_key
 from muster.trials.model import Trial
 from muster.tune.analysis.result_files import opened_place
 from muster.tune.analysis.tables import (
@@ -23,12 +23,11 @@ from muster.tune.analysis.tables import (
     check_mode,
     flat_row,
     frame,
-    is_better,
     need_pandas,
     no_single_best,
 )
 from muster.tune.analysis.trial_record import TrialRecord, as_record
-from muster.tune.pareto import several_objectives
+from muster.tune.pareto import several_objectives, violations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +50,7 @@ class ExperimentAnalysis:
         default_metric: Used by `best_*` and by methods that are called without a metric. Several objectives
             have no single best trial: `best_*` then names `get_pareto_front`.
         default_mode: "min" or "max"; without a metric it is about the value that trainables return.
-        constraints: Upper bounds by result key: trials above one are on no Pareto front of the experiment.
+        constraints: Upper bounds by result key: trials above one are on no Pareto front, and ranked last.
     """
 
     def __init__(
@@ -204,13 +203,15 @@ class ExperimentAnalysis:
         metric, mode = self._metric(metric), self._mode(mode)
         if scope not in SCOPES:
             raise ValueError(f"scope={scope!r}: must be one of {', '.join(SCOPES)}")
-        best: tuple[float, TrialRecord] | None = None
+        best: tuple[tuple[bool, float], TrialRecord] | None = None
         for trial in self.trials:
             value = trial.metric_analysis.get(metric, {}).get(mode if scope == "all" else scope)
             if value is None or (filter_nan_and_inf and rank_key(value, mode) is None):
                 continue
-            if best is None or is_better(value, best[0], mode):
-                best = (value, trial)
+            violates = any(violations(flatten(trial.last_result), self.constraints))
+            rank = violates, -value if mode == "max" else value
+            if best is None or rank < best[0]:
+                best = rank, trial
         if best is None:
             logger.warning(
                 "no trial of %s reported a%s value of %r: there is no best one",

@@ -63,7 +63,10 @@ def save_plot(
         from muster.page.plot_report import PlottedExperiment, plot_page
 
         curves = {dot.trial_id: (dot.curve.iterations, dot.curve.values) for dot in plot.dots if dot.curve}
-        shown = PlottedExperiment(name=name, metric=metric, mode=mode, trials=analysis.trials, curves=curves)
+        bounds = analysis.constraints
+        shown = PlottedExperiment(
+            name=name, metric=metric, mode=mode, trials=analysis.trials, curves=curves, constraints=bounds
+        )
         page = plot_page([shown], f"#e=0{'' if kind == 'all' else f'&only={kind}'}")
         target.write_text(page, encoding="utf-8", errors="replace")
     return PlotFile(target)

@@ -13,12 +13,13 @@ import numpy as np
 
 from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
+from muster.tune.pareto import violations
 from muster.tune.plots.axes import number_ticks, scaled
 
 if TYPE_CHECKING:
     from muster.tune.analysis import ExperimentAnalysis
 
-X_AXES = {"results": "results of all trials", "time": "seconds since the first result"}
+X_AXES = {"results": "results of all trials", "time": "seconds since the first trial ended"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 420, 72, 24, 20, 52
 MOST_POINTS = 2_000  # of one line; more cannot be seen
@@ -26,31 +27,32 @@ MOST_POINTS = 2_000  # of one line; more cannot be seen
 
 @dataclass(frozen=True)
 class ProgressCurve:
-    """The best value of an experiment after each of its results."""
+    """The best last value of a trial, after each trial of an experiment."""
 
     name: str
     seconds: np.ndarray
     best: np.ndarray
+    results: np.ndarray
 
     def along(self, x: str) -> np.ndarray:
-        return self.seconds if x == "time" else np.arange(1, len(self.best) + 1, dtype=float)
+        return self.seconds if x == "time" else self.results
 
 
 def progress_of(analysis: ExperimentAnalysis, name: str, metric: str, mode: str) -> ProgressCurve:
-    """Read all results of an experiment, by time; those without a finite number are left out."""
+    """Read the last result of each trial, by time, if it is finite and violates no constraint."""
     found = []
     for trial in analysis.trials:
-        for row in trial.rows_if_any():
-            value = number(flatten(row).get(metric))
-            if value is not None and math.isfinite(value):
-                stamp = number(row.get("timestamp")) or 0.0
-                fine = (trial.start_time or 0.0) + (number(row.get("time_total_s")) or 0.0)
-                # Rows have whole seconds; the run time gives the fraction, unless the trial was paused.
-                found.append((min(max(fine, stamp), stamp + 0.999), value))
-    found.sort(key=lambda each: each[0])
-    times, values = np.array(found or np.empty((0, 2))).T
+        rows = trial.rows_if_any()
+        last = flatten(rows[-1]) if rows else {}
+        value = number(last.get(metric))
+        if value is not None and math.isfinite(value) and not any(violations(last, analysis.constraints)):
+            stamp = number(last.get("timestamp")) or 0.0
+            fine = (trial.start_time or 0.0) + (number(last.get("time_total_s")) or 0.0)
+            # Rows have whole seconds; the run time gives the fraction, unless the trial was paused.
+            found.append((min(max(fine, stamp), stamp + 0.999), value, len(rows)))
+    times, values, counts = np.array(sorted(found) or np.empty((0, 3))).T
     better = np.maximum if mode == "max" else np.minimum
-    return ProgressCurve(name, times - times[:1].sum(), better.accumulate(values))
+    return ProgressCurve(name, times - times[:1].sum(), better.accumulate(values), np.cumsum(counts))
 
 
 def save_overlay(curves: Sequence[ProgressCurve], metric: str, x: str, target: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.trials.metrics import rank_key
+from muster.tune.pareto import pareto_front, violations
 from muster.tune.reporting.formats import printable
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _LIBRARIES = ("site-packages", "/muster/", "/lib/python3", "<frozen")
 class ScoreRank(NamedTuple):
     """A trial and its score: smaller is better, the one created first wins."""
 
-    key: float
+    key: tuple[bool, float]  # trials that violate a constraint come last
     order: int
     trial: Trial
 
@@ -182,8 +183,6 @@ class ExperimentTally:
         return self._front_of(candidates) if self._objectives else []
 
     def _front_of(self, trials: list[Trial]) -> list[Trial]:
-        from muster.tune.pareto import pareto_front
-
         wanted = {**self._objectives, **self._constraints}
         found = [{key: lookup(trial.last_result, key) for key in wanted} for trial in trials]
         rows = [[values[key] for key in self._objectives] for values in found]
@@ -191,7 +190,7 @@ class ExperimentTally:
         return [trials[place] for place in places]
 
     def value(self, scored: ScoreRank) -> float:
-        return -scored.key if self._mode == "max" else scored.key
+        return -scored.key[1] if self._mode == "max" else scored.key[1]
 
     def _offer(self, trial: Trial) -> None:
         if self._objectives:
@@ -212,11 +211,13 @@ class ExperimentTally:
         if any(each.trial is trial for each in self.best):
             self.best = [each for each in self.best if each.trial is not trial]
 
-    def _key(self, trial: Trial) -> float | None:
-        return rank_key(lookup(trial.last_result, self.metric or ""), self._mode)
+    def _key(self, trial: Trial) -> tuple[bool, float] | None:
+        score = rank_key(lookup(trial.last_result, self.metric or ""), self._mode)
+        known = {name: lookup(trial.last_result, name) for name in self._constraints}
+        return None if score is None else (any(violations(known, self._constraints)), score)
 
 
-def _order(scored: ScoreRank) -> tuple[float, int]:
+def _order(scored: ScoreRank) -> tuple[tuple[bool, float], int]:
     return scored[:2]
 
 
