@@ -300,6 +300,18 @@ def test_the_address_of_a_dead_node_shows_that_one_of_another_type_is_not_on_its
     assert created(seen, reconcile(seen)) == []
 
 
+def test_a_drained_node_of_another_type_leaves_a_machine_whose_ip_is_not_known_to_its_own():
+    """Seed 420000053 of EC2: the machine's own node had another cloned id, and worked there."""
+    known = record("a", S.RAY_STOP_REQUESTED, launch_request_id="r-1", stop_cause=StopCause.IDLE)
+    dead = node("a", NodeStatus.DEAD, ip="10.0.0.2", node_type="gpu")
+    others = node("x", cloud_id="c-b", ip="10.0.0.1"), node("b", ip="10.0.0.3")
+    records = known, record("b", S.RAY_RUNNING)
+    seen = world(records, machines=map(machine, "ab"), nodes=[dead, *others], spec=spec(*TYPES))
+    assert tick(seen)[0]["a"] == "RAY_STOPPED"
+    nodes = HEAD_NODE, replace(dead, node_type="cpu"), *others
+    assert tick(replace(seen, runtime=replace(seen.runtime, nodes=nodes)))[0]["a"] == "TERMINATING"
+
+
 def test_a_drain_of_a_node_that_is_moved_to_its_own_machine_is_not_one_of_the_other_machine():
     """Seed 9300099: the machine may have a node that cannot be matched."""
     wrong = record("a", S.RAY_STOP_REQUESTED, node_id="n-b", stop_cause=StopCause.IDLE)

@@ -18,7 +18,7 @@ from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import find_unplaced, known_ips, may_be_on, was_elsewhere
+from muster.cluster.identity import find_unplaced, is_of_type, known_ips, may_be_on, was_elsewhere
 from muster.cluster.model import (
     InstallFailure,
     Instance,
@@ -277,10 +277,11 @@ class Draft:
         )
 
     def _is_elsewhere(self, instance: Instance) -> bool:
-        """Return whether its node has another machine's address: then it proves nothing about this one."""
-        own = self.nodes.get(instance.node_id or "")
-        ips = known_ips(instance, self.snapshot.cloud or {})
-        return own is not None and bool(own.ip and ips) and own.ip not in ips
+        """Return whether its node has another ip, or where none is known another type: it proves nothing."""
+        own, cloud = self.nodes.get(instance.node_id or ""), self.snapshot.cloud or {}
+        ips = known_ips(instance, cloud)
+        is_of_its_type = own is None or is_of_type(own.node_type, instance, cloud)
+        return own.ip not in ips if own is not None and own.ip and ips else not is_of_its_type
 
     def is_held(self, instance: Instance) -> bool:
         """Return whether a machine would be given up by now, if no unseen node could be on it."""
