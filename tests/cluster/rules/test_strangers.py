@@ -419,6 +419,21 @@ def test_a_node_that_names_an_occupied_machine_holds_its_own_whose_ip_no_list_ha
     assert tick(alone)[0]["b"] == "TERMINATING"
 
 
+def test_a_node_with_a_cloned_id_and_another_ip_holds_no_machine_that_lists_lack():
+    """Seed 460000011 of the joint world: a machine that had died held its place for five minutes."""
+    gone = record("b", S.ALLOCATED, missing_since=NOW - 40.0, internal_ip="10.0.0.9")
+    machines, nodes = zip(at("a"), at("x", cloud_id="c-a"), strict=True)
+    memory = Memory(listed_at=NOW - 1.0)
+    seen = world([record("a", S.RAY_RUNNING), gone], machines=machines[:1], nodes=nodes, memory=memory)
+    assert tick(seen)[0]["b"] == "TERMINATING"
+    late = record("b", S.ALLOCATED, since=NOW - 1000.0, internal_ip="10.0.0.9")
+    shown = machine("b", internal_ip="10.0.0.9")
+    assert (
+        tick(world([seen.instances["a"], late], machines=[machines[0], shown], nodes=nodes))[0]["b"]
+        == "ALLOCATED"
+    )
+
+
 def test_the_machine_that_a_moved_node_leaves_is_held_for_a_node_that_names_a_third_one():
     """Seed 950248 of EC2: its own node named a machine with another ip, so nothing seemed to run there."""
     records = [
