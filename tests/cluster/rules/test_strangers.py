@@ -58,6 +58,20 @@ def test_the_grace_of_a_node_does_not_pass_while_nobody_looks():
     assert tick(following(later, plan))[0] == {"a": "TERMINATING"}
 
 
+@pytest.mark.parametrize(("shown", "expected"), [((), "RAY_STOPPED"), (("a",), "TERMINATING")])
+def test_the_next_report_after_a_death_ends_no_machine_if_it_lacks_the_dead_node(shown, expected):
+    """World 470000148 of strangers: it lacked the node that had come, too, which worked by then."""
+    dead = node("a", NodeStatus.DEAD)
+    seen = world([record("a", S.RAY_RUNNING)], nodes=[dead])
+    states, plan = tick(seen)
+    assert states == {"a": "RAY_STOPPED"}
+    nodes = HEAD_NODE, *(dead for _ in shown)
+    seen = following(seen, plan, seconds=15.0, runtime=replace(seen.runtime, nodes=nodes))
+    states, plan = tick(seen)
+    assert states == {"a": expected}
+    assert tick(following(seen, plan, seconds=16.0))[0] == {"a": "TERMINATING"}
+
+
 def test_a_drained_node_that_two_reports_lack_is_gone():
     seen = world([record("a", S.RAY_STOP_REQUESTED, stop_cause=StopCause.IDLE)], nodes=[])
     states, plan = tick(seen)

@@ -316,10 +316,13 @@ class Draft:
             return instance.since < self.now  # it was kept by an earlier tick
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE) or self._is_elsewhere(instance)
-        # The report that shows a death may lack the node that came after it.
+        # The report that shows a death may lack the node that came after it; so may a next one without both.
         before = self.snapshot.instances.get(instance.instance_id)
-        was_up = before is not None and before.state is InstanceState.RAY_RUNNING
-        return may_return and ((was_up and instance.node_id in self.nodes) or self.may_work_unseen(instance))
+        may_come = before is not None and before.state is InstanceState.RAY_RUNNING
+        if instance.node_id not in self.nodes:
+            is_next = bool(instance.node_id) and instance.since == self.snapshot.memory.reported_at
+            may_come = is_next and self.now - instance.since <= self._grace_s
+        return may_return and (may_come or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
         """Return the records of our machines that are kept without a node: they may serve again.
