@@ -50,6 +50,7 @@ FOUND = {
     7203455: "a head that names another machine is not taken to run on that one, tagged or not",
     7200328: "no machine times out by the first report after a time in which nobody looked",
     9300160: "a node is on the machine that has its ip now, not on the terminated one that had it",
+    470000148: "a report that lacks a node which had died lacks the node that came after it, too",
     8200054: "a listed machine that a node of another type had named swaps its type with its request",
     8200253: "without a list, a node with a cloned id is placed by the ip of a machine that was listed last",
 }

@@ -42,7 +42,8 @@ def is_of_type(node_type: str, instance: Instance, cloud: Machines) -> bool:
 def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
     """Two of three things speak for another machine: the node's id, its ip, and that it has no type.
 
-    The id of a listed machine is enough, unless that one has another ip: an image was made of it.
+    The id of a listed machine is enough, unless that one has another ip: an image was made of it. A cloned
+    id counts only against a machine that lists lack.
     """
     if node.cloud_id and node.cloud_id == instance.cloud_id:
         return True
@@ -53,7 +54,8 @@ def may_be_on(node: UnplacedNode, instance: Instance, cloud: Machines) -> bool:
     ip = (machine.internal_ip if machine else "") or instance.internal_ip
     if ip and ip == node.ip and (named is not None or not node.cloud_id):
         return is_of_type(node.node_type, instance, cloud)
-    doubts = bool(node.cloud_id) + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
+    is_other = bool(node.cloud_id) or (node.has_clone and instance.missing_since is not None)
+    doubts = is_other + bool(ip and node.ip and ip != node.ip) + (not node.node_type)
     listed_type = machine.node_type if machine else ""
     return node.node_type in ("", instance.node_type, listed_type) and doubts < 2
 

@@ -35,9 +35,6 @@ from muster.cluster.validate import is_sound_machine, listed, usable_notices, us
 
 T = TypeVar("T")
 _RUNTIME = "runtime"  # the source of notes about the runtime's report
-_FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, ResizeFailure)
-
-
 Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure | ResizeFailure
 C = TypeVar("C", bound=CloudInstance | NodeReport | Notice | TerminateFailure | ResizeFailure)
 F = TypeVar("F", LaunchFailure, TerminateFailure, DrainFailure, InstallFailure, ResizeFailure)
@@ -326,7 +323,7 @@ class Observer:
         for source, poll in polls:
             answers: object = self._ask(source, poll)
             for failure in listed(source, () if answers is None else answers, self._note):
-                if isinstance(failure, _FAILURES):
+                if isinstance(failure, Failure):
                     polled.append(failure)
                 else:
                     self._note(source, f"not usable: {describe(failure)}")

@@ -58,6 +58,20 @@ def test_the_grace_of_a_node_does_not_pass_while_nobody_looks():
     assert tick(following(later, plan))[0] == {"a": "TERMINATING"}
 
 
+@pytest.mark.parametrize(("shown", "expected"), [((), "RAY_STOPPED"), (("a",), "TERMINATING")])
+def test_the_next_report_after_a_death_ends_no_machine_if_it_lacks_the_dead_node(shown, expected):
+    """World 470000148 of strangers: it lacked the node that had come, too, which worked by then."""
+    dead = node("a", NodeStatus.DEAD)
+    seen = world([record("a", S.RAY_RUNNING)], nodes=[dead])
+    states, plan = tick(seen)
+    assert states == {"a": "RAY_STOPPED"}
+    nodes = HEAD_NODE, *(dead for _ in shown)
+    seen = following(seen, plan, seconds=15.0, runtime=replace(seen.runtime, nodes=nodes))
+    states, plan = tick(seen)
+    assert states == {"a": expected}
+    assert tick(following(seen, plan, seconds=16.0))[0] == {"a": "TERMINATING"}
+
+
 def test_a_drained_node_that_two_reports_lack_is_gone():
     seen = world([record("a", S.RAY_STOP_REQUESTED, stop_cause=StopCause.IDLE)], nodes=[])
     states, plan = tick(seen)
@@ -300,6 +314,18 @@ def test_the_address_of_a_dead_node_shows_that_one_of_another_type_is_not_on_its
     assert created(seen, reconcile(seen)) == []
 
 
+def test_a_drained_node_of_another_type_leaves_a_machine_whose_ip_is_not_known_to_its_own():
+    """Seed 420000053 of EC2: the machine's own node had another cloned id, and worked there."""
+    known = record("a", S.RAY_STOP_REQUESTED, launch_request_id="r-1", stop_cause=StopCause.IDLE)
+    dead = node("a", NodeStatus.DEAD, ip="10.0.0.2", node_type="gpu")
+    others = node("x", cloud_id="c-b", ip="10.0.0.1"), node("b", ip="10.0.0.3")
+    records = known, record("b", S.RAY_RUNNING)
+    seen = world(records, machines=map(machine, "ab"), nodes=[dead, *others], spec=spec(*TYPES))
+    assert tick(seen)[0]["a"] == "RAY_STOPPED"
+    nodes = HEAD_NODE, replace(dead, node_type="cpu"), *others
+    assert tick(replace(seen, runtime=replace(seen.runtime, nodes=nodes)))[0]["a"] == "TERMINATING"
+
+
 def test_a_drain_of_a_node_that_is_moved_to_its_own_machine_is_not_one_of_the_other_machine():
     """Seed 9300099: the machine may have a node that cannot be matched."""
     wrong = record("a", S.RAY_STOP_REQUESTED, node_id="n-b", stop_cause=StopCause.IDLE)
@@ -405,6 +431,21 @@ def test_a_node_that_names_an_occupied_machine_holds_its_own_whose_ip_no_list_ha
     assert tick(seen)[0]["b"] == "ALLOCATED"
     alone = replace(seen, runtime=replace(seen.runtime, nodes=(HEAD_NODE, nodes[0])))
     assert tick(alone)[0]["b"] == "TERMINATING"
+
+
+def test_a_node_with_a_cloned_id_and_another_ip_holds_no_machine_that_lists_lack():
+    """Seed 460000011 of the joint world: a machine that had died held its place for five minutes."""
+    gone = record("b", S.ALLOCATED, missing_since=NOW - 40.0, internal_ip="10.0.0.9")
+    machines, nodes = zip(at("a"), at("x", cloud_id="c-a"), strict=True)
+    memory = Memory(listed_at=NOW - 1.0)
+    seen = world([record("a", S.RAY_RUNNING), gone], machines=machines[:1], nodes=nodes, memory=memory)
+    assert tick(seen)[0]["b"] == "TERMINATING"
+    late = record("b", S.ALLOCATED, since=NOW - 1000.0, internal_ip="10.0.0.9")
+    shown = machine("b", internal_ip="10.0.0.9")
+    assert (
+        tick(world([seen.instances["a"], late], machines=[machines[0], shown], nodes=nodes))[0]["b"]
+        == "ALLOCATED"
+    )
 
 
 def test_the_machine_that_a_moved_node_leaves_is_held_for_a_node_that_names_a_third_one():

@@ -58,6 +58,7 @@ FOUND = {
     150300004: "a time-out ended the pause of a failed set-up: the type was launched again",
     150300060: "a node with a cloned id was put on the machine it named: its own, without a known ip, ended",
     230000122: "a cancelled notice, a refused drain: the node served again beside its replacement",
+    420000053: "a node of another type was drained: a machine without a known ip was ended under its own",
     5051: "what was leaving when the head was lost counted against the limits beside its replacement",
 }
 

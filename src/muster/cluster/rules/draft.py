@@ -18,7 +18,7 @@ from muster.base.ids import InstanceId
 from muster.cluster.budget import BudgetState, budget_state, period_at
 from muster.cluster.cost import cost_of, spend_so_far, uncharged
 from muster.cluster.expected_work import ExpectedWork, boot_time, is_behind, learned_boots
-from muster.cluster.identity import find_unplaced, known_ips, may_be_on, was_elsewhere
+from muster.cluster.identity import find_unplaced, is_of_type, known_ips, may_be_on, was_elsewhere
 from muster.cluster.model import (
     InstallFailure,
     Instance,
@@ -277,10 +277,11 @@ class Draft:
         )
 
     def _is_elsewhere(self, instance: Instance) -> bool:
-        """Return whether its node has another machine's address: then it proves nothing about this one."""
-        own = self.nodes.get(instance.node_id or "")
-        ips = known_ips(instance, self.snapshot.cloud or {})
-        return own is not None and bool(own.ip and ips) and own.ip not in ips
+        """Return whether its node has another ip, or where none is known another type: it proves nothing."""
+        own, cloud = self.nodes.get(instance.node_id or ""), self.snapshot.cloud or {}
+        ips = known_ips(instance, cloud)
+        is_of_its_type = own is None or is_of_type(own.node_type, instance, cloud)
+        return own.ip not in ips if own is not None and own.ip and ips else not is_of_its_type
 
     def is_held(self, instance: Instance) -> bool:
         """Return whether a machine would be given up by now, if no unseen node could be on it."""
@@ -315,10 +316,13 @@ class Draft:
             return instance.since < self.now  # it was kept by an earlier tick
         # A machine that is stopped for maintenance comes back, and its node with it.
         may_return = instance.stop_cause in (None, StopCause.NOTICE) or self._is_elsewhere(instance)
-        # The report that shows a death may lack the node that came after it.
+        # The report that shows a death may lack the node that came after it; so may a next one without both.
         before = self.snapshot.instances.get(instance.instance_id)
-        was_up = before is not None and before.state is InstanceState.RAY_RUNNING
-        return may_return and ((was_up and instance.node_id in self.nodes) or self.may_work_unseen(instance))
+        may_come = before is not None and before.state is InstanceState.RAY_RUNNING
+        if instance.node_id not in self.nodes:
+            is_next = bool(instance.node_id) and instance.since == self.snapshot.memory.reported_at
+            may_come = is_next and self.now - instance.since <= self._grace_s
+        return may_return and (may_come or self.may_work_unseen(instance))
 
     def restartable(self) -> list[Instance]:
         """Return the records of our machines that are kept without a node: they may serve again.
