@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 from muster.errors import RestoreError, TuneError
 from muster.trials.metrics import DEFAULT_METRIC, number_of
 from muster.tune.search.check_space import checked_points
-from muster.tune.search.dimensions import Dimensions, Feature
 from muster.tune.search.paths import copied, unflattened
 from muster.tune.search.search_algorithm import Names
 from muster.tune.search.searcher import (
@@ -25,6 +24,7 @@ from muster.tune.search.searcher import (
     pickled,
     warn_of_outside,
 )
+from muster.tune.search.space_tree import Dimensions, Feature
 from muster.tune.search.variant_generator import has_unresolved_values
 
 logger = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class LibrarySearcher(SpaceSearcher):
 
     @classmethod
     def _converted(cls, space: Mapping[str, Any]) -> Dimensions:
-        return Dimensions(cls.__name__, space, cls.features)
+        return Dimensions(cls.__name__, space, features=cls.features)
 
     def _is_constant(self) -> bool:
         return self._dimensions is not None and not self._dimensions.variable

@@ -17,7 +17,6 @@ from muster.tune.search.optuna.convert import (
     ConvertedSpace,
     StudyRecord,
     checked_sampler,
-    converted_space,
     require_optuna,
 )
 from muster.tune.search.paths import unflattened
@@ -98,11 +97,11 @@ class OptunaSearch(SpaceSearcher):
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> dict[str, Any]:
         """Return Optuna's distributions by flat name."""
-        return dict(converted_space(spec).distributions)
+        return dict(ConvertedSpace(spec).distributions)
 
     def _set_space(self, space: Space) -> None:
         if isinstance(space, Mapping):
-            self._converted = converted_space(space)
+            self._converted = ConvertedSpace(space)
         self._space = space  # last: a space that is refused is not kept
 
     def _start_if_ready(self) -> None:

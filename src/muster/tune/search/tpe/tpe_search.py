@@ -101,7 +101,7 @@ class TPESearch(SpaceSearcher):
         self._space = space  # last: a space that is refused is not kept
 
     def _is_constant(self) -> bool:
-        return not self._tree.variable
+        return not self._tree.all
 
     def _start(self) -> None:
         import numpy as np
