@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from muster.errors import RestoreError, TuneError
-from muster.trials.metrics import DEFAULT_METRIC, number_of
+from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION, number_of
 from muster.tune.search.check_space import checked_points
 from muster.tune.search.paths import copied, unflattened
 from muster.tune.search.search_algorithm import Names
@@ -47,6 +47,11 @@ class SpaceSearcher(Searcher):
 
     _space: Any = None
     _is_started = False
+    _levels: Sequence[float] = ()  # the times at which a scheduler compares trials
+    _time_attr = TRAINING_ITERATION
+
+    def set_rungs(self, levels: Sequence[float] | None, time_attr: str) -> None:
+        self._levels, self._time_attr = sorted(levels or ()), time_attr
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
         """Take a space that is not empty, of muster's or the library's own kind."""
