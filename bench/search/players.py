@@ -61,7 +61,7 @@ class Optuna:
 
 
 def _number(trial: Any, domain: Domain, label: str) -> Any:
-    one = dimension_of(label, (), domain)
+    one = dimension_of(label, domain)
     assert one is not None
     if one.kind == "int":
         return trial.suggest_int(label, int(one.low), int(one.high), log=one.is_log, step=int(one.step or 1))

@@ -110,6 +110,8 @@ class LibraryRules:
     def test_a_function_and_a_key_with_a_slash_are_refused(self):
         with pytest.raises(ValueError, match=r"Function\(.*'f'"):
             self.make(**{self.space_parameter: {"x": uniform(0, 1), "f": sample_from(lambda: 1)}})
+        with pytest.raises(ValueError, match="'f'"):  # of an experiment, without its constants
+            generator(self.make(), {"x": uniform(0, 1), "f": {"eval": "1"}})
         with pytest.raises(ValueError, match="a/b"):
             generator(self.make(), {"a/b": uniform(0, 1)})
 

@@ -1,4 +1,4 @@
-"""Describe a search space as a list of dimensions, from which every adapter of a search library converts.
+"""Describe one variable of a search space, from which every adapter of a search library converts.
 
 A dimension has bounds that are both included, so adapters need not think about them again. Values on the
 library's side are numbers; an option of a choice is its place in the list, so that any object can be one.
@@ -6,17 +6,14 @@ library's side are numbers; an option of a choice is its place in the list, so t
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from muster.tune.search.check_space import check_space
 from muster.tune.search.paths import (
     Path,
     children,
-    filled,
     flat_name,
     flattened,
     is_container,
@@ -25,7 +22,6 @@ from muster.tune.search.paths import (
 )
 from muster.tune.search.placeholders import is_placeholder
 from muster.tune.search.sample import (
-    Categorical,
     Domain,
     Float,
     Integer,
@@ -35,12 +31,7 @@ from muster.tune.search.sample import (
     Uniform,
     grid_bounds,
 )
-from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
-
-logger = logging.getLogger(__name__)
-
-Feature = Literal["int", "choice", "log", "step", "log step", "normal"]
-_STORABLE = (bool, int, float, str, type(None))
+from muster.tune.search.variant_generator import has_unresolved_values
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,6 @@ class Dimension:
     """One variable of a space. `mean` and `sd` are set when it is normally distributed."""
 
     name: str
-    path: Path
     kind: Literal["float", "int", "choice"]
     low: float = -math.inf
     high: float = math.inf
@@ -97,104 +87,7 @@ class Dimension:
         raise ValueError(f"'{self.name}' is {value!r}, which is none of {list(self.options)!r}")
 
 
-class Dimensions:
-    """Holds the dimensions of one space by flat name, and makes suggestions of their values.
-
-    Args:
-        owner: The searcher that asks, for its error messages.
-        space: A search space with domains.
-        features: What its library can search besides uniform floats. A missing "step" is dropped with a
-            warning, because the values stay inside the bounds; anything else is refused.
-    """
-
-    def __init__(self, owner: str, space: Mapping[str, Any], features: Collection[Feature]) -> None:
-        self._owner, self._features = owner, features
-        check_space(space, "space")
-        unresolved = find_unresolved(iter([((), dict(space))]))
-        self._refuse(unresolved.grids, unresolved.functions)
-        self.all: dict[str, Dimension] = {}
-        for path, domain in unresolved.domains.items():
-            name = checked_name(owner, path)
-            self.all[name] = self._dimension(name, path, domain)
-        self.skeleton = open_branches(dict(space))
-
-    @property
-    def variable(self) -> dict[str, Dimension]:
-        """Return those with more than one value; the others are filled in by `suggestion`."""
-        return {name: one for name, one in self.all.items() if not one.is_single}
-
-    def suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the library's numbers in the shape of the space, without the constants."""
-        found: dict[Path, Any] = {}
-        for name, one in self.all.items():
-            if name in values:
-                found[one.path] = one.decoded(values[name])
-            elif one.is_single:
-                found[one.path] = one.decoded(0 if one.kind == "choice" else one.low)
-        return dict(filled(self.skeleton, found))
-
-    def joined(self, space: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the space with a library's own description of each dimension in place of its domain."""
-        return dict(filled(dict(space), {self.all[name].path: part for name, part in parts.items()}))
-
-    def values(self, point: Mapping[str, Any]) -> dict[str, float]:
-        """Return a user's point as numbers; ValueError when it misses a variable or has a value outside."""
-        flat = flat_point(point)
-        missing = [name for name in self.variable if name not in flat]
-        if missing:
-            raise ValueError(f"{self._owner}: the point {dict(point)!r} lacks {', '.join(missing)}")
-        try:
-            return {name: one.encoded(flat[name]) for name, one in self.variable.items()}
-        except ValueError as error:
-            raise ValueError(f"{self._owner}: in the point {dict(point)!r}, {error}") from None
-
-    def _refuse(self, grids: Any, functions: Any) -> None:  # noqa: ANN401
-        for path, _ in grids:
-            refuse_grid(self._owner, flat_name(path))
-        for path, function in functions.items():
-            raise ValueError(
-                f"{self._owner} cannot suggest {function!r} at '{flat_name(path)}': use a domain"
-            )
-
-    def _dimension(self, name: str, path: Path, domain: Domain) -> Dimension:
-        if isinstance(domain, Categorical):
-            return self._choice(name, path, domain)
-        found = dimension_of(name, path, domain)
-        if found is None or (found.sd is not None and "normal" not in self._features):
-            known = "uniform and log-uniform" if "log" in self._features else "uniform"
-            raise ValueError(
-                f"{self._owner} cannot draw '{name}' from {domain!r}: it supports {known} numbers"
-            )
-        self._require(found.kind == "int", "int", found, "only real numbers: use uniform()")
-        self._require(found.is_log, "log", found, "no log scale: use uniform(), or search the exponent")
-        return self._with_step_or_without(found)
-
-    def _choice(self, name: str, path: Path, domain: Categorical) -> Dimension:
-        options = tuple(domain.categories)
-        for index, option in enumerate(options):
-            if has_unresolved_values(option):
-                raise ValueError(
-                    f"{self._owner}: option {index} of the choice '{name}' holds further domains; "
-                    'use search_alg="auto", OptunaSearch or HyperOptSearch'
-                )
-        found = Dimension(name, path, "choice", options=options)
-        self._require(True, "choice", found, "only real numbers: use uniform(), or another searcher")
-        return found
-
-    def _require(self, is_needed: bool, feature: Feature, one: Dimension, fix: str) -> None:
-        if is_needed and feature not in self._features:
-            raise ValueError(f"{self._owner} cannot search '{one.name}': it takes {fix}")
-
-    def _with_step_or_without(self, one: Dimension) -> Dimension:
-        needed: Feature = "log step" if one.is_log else "step"
-        if one.step is None or needed in self._features:
-            return one
-        kind = "is log-uniform, for which it" if one.is_log and "step" in self._features else "has a step; it"
-        logger.warning("%s: '%s' %s supports no step; %s is dropped", self._owner, one.name, kind, one.step)
-        return Dimension(one.name, one.path, one.kind, one.low, one.high, one.is_log, None, one.mean, one.sd)
-
-
-def dimension_of(name: str, path: Path, domain: Domain) -> Dimension | None:
+def dimension_of(name: str, domain: Domain) -> Dimension | None:
     """Return a numeric domain as a dimension; None for an unknown kind of domain or sampler."""
     sampler = domain.get_sampler()
     q = sampler.q if isinstance(sampler, Quantized) else None
@@ -205,7 +98,7 @@ def dimension_of(name: str, path: Path, domain: Domain) -> Dimension | None:
     is_log = isinstance(sampler, LogUniform)
     mean, sd = (sampler.mean, sampler.sd) if isinstance(sampler, Normal) else (None, None)
     if isinstance(domain, Float):
-        return Dimension(name, path, "float", domain.lower, domain.upper, is_log, q, mean, sd)
+        return Dimension(name, "float", domain.lower, domain.upper, is_log, q, mean, sd)
     # Without a step, the upper bound of an integer is excluded; with one it is included.
     step = None if q == 1 else q
     low, high = float(domain.lower), float(domain.upper - 1)
@@ -214,7 +107,7 @@ def dimension_of(name: str, path: Path, domain: Domain) -> Dimension | None:
         low, high = first * step, last * step
     if low > high:
         raise ValueError(f"'{name}', {domain!r}, has no value: its upper bound must be above the lower one")
-    return Dimension(name, path, "int", low, high, is_log, step, mean, sd)
+    return Dimension(name, "int", low, high, is_log, step, mean, sd)
 
 
 def refuse_grid(owner: str, name: str) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from muster.errors import RestoreError, TuneError
-from muster.trials.metrics import DEFAULT_METRIC, number_of
+from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION, number_of
 from muster.tune.search.check_space import checked_points
-from muster.tune.search.dimensions import Dimensions, Feature
 from muster.tune.search.paths import copied, unflattened
 from muster.tune.search.search_algorithm import Names
 from muster.tune.search.searcher import (
@@ -25,6 +24,7 @@ from muster.tune.search.searcher import (
     pickled,
     warn_of_outside,
 )
+from muster.tune.search.space_tree import Dimensions, Feature
 from muster.tune.search.variant_generator import has_unresolved_values
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,11 @@ class SpaceSearcher(Searcher):
 
     _space: Any = None
     _is_started = False
+    _levels: Sequence[float] = ()  # the times at which a scheduler compares trials
+    _time_attr = TRAINING_ITERATION
+
+    def set_rungs(self, levels: Sequence[float] | None, time_attr: str) -> None:
+        self._levels, self._time_attr = sorted(levels or ()), time_attr
 
     def _set_space(self, space: Any) -> None:  # noqa: ANN401
         """Take a space that is not empty, of muster's or the library's own kind."""
@@ -219,7 +224,7 @@ class LibrarySearcher(SpaceSearcher):
 
     @classmethod
     def _converted(cls, space: Mapping[str, Any]) -> Dimensions:
-        return Dimensions(cls.__name__, space, cls.features)
+        return Dimensions(cls.__name__, space, features=cls.features)
 
     def _is_constant(self) -> bool:
         return self._dimensions is not None and not self._dimensions.variable

@@ -144,7 +144,7 @@ def _grid(domain: Any, where: str) -> Any:  # noqa: ANN401
         return domain
     if isinstance(domain, Categorical):
         return grid_search(domain.categories)
-    numbers = dimension_of("", (), domain)
+    numbers = dimension_of("", domain)
     step = numbers and (numbers.step or (1.0 if numbers.kind == "int" else None))
     if not numbers or not step or not math.isfinite(numbers.high):
         raise ConfigError(f"{where}: method grid needs values", fix="give values: [...], or method: random")

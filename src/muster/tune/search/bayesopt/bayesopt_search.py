@@ -8,8 +8,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from muster.tune.search.dimensions import Feature
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
+from muster.tune.search.space_tree import Feature
 from muster.tune.search.variant_generator import has_unresolved_values
 
 _ACQUISITIONS = {

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from muster.tune.search.dimensions import Dimensions
 from muster.tune.search.sample import Float
 from muster.tune.search.space import choice, lograndint, loguniform, randint, uniform
+from muster.tune.search.space_tree import Dimensions
 from muster.tune.search.tpe.tpe_search import TPESearch
 
 
@@ -57,7 +57,7 @@ class TuneBOHB(TPESearch):
         import ConfigSpace as Cs
 
         made = Cs.ConfigurationSpace()
-        for name, one in Dimensions("TuneBOHB", spec, ("int", "choice", "log")).all.items():
+        for name, one in Dimensions("TuneBOHB", spec, features=("int", "choice", "log")).all.items():
             if one.kind == "choice":
                 made.add(Cs.CategoricalHyperparameter(name, choices=one.options))
             elif one.kind == "int":

@@ -37,7 +37,7 @@ class HyperoptSpace(SpaceTree):
             ]
             return hp.choice(label, options)
         if isinstance(node, Domain):
-            return hyperopt_number(self.variable[label])
+            return hyperopt_number(self.all[label])
         if is_container(node):
             parts = {key: self._expressed(child, self.label(label, (key,))) for key, child in children(node)}
             return {str(key): part for key, part in parts.items() if part is not None}
@@ -72,7 +72,7 @@ def _native(node: Any, label: str) -> Any:  # noqa: ANN401 - a space of hyperopt
         options = [_native(option, f"{label}:{index}") for index, option in enumerate(node.categories)]
         return hp.choice(label, options)
     if isinstance(node, Domain):
-        found = dimension_of(label, (), node)
+        found = dimension_of(label, node)
         if found is None:
             raise ValueError(f"{OWNER} cannot suggest {node!r} at '{label}': use another domain")
         expression = hyperopt_number(found)
@@ -149,7 +149,7 @@ class HyperOptSearch(LibrarySearcher):
         self._space = space  # last: a space that is refused is not kept
 
     def _is_constant(self) -> bool:
-        return self._converted_space is not None and not self._converted_space.variable
+        return self._converted_space is not None and not self._converted_space.all
 
     def _start(self) -> None:
         self._reopen()

@@ -6,15 +6,14 @@ import logging
 import os
 import pickle
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import ConfigError
-from muster.tune.search.dimensions import Dimension, Dimensions, flat_point
-from muster.tune.search.paths import Path, filled, flat_name, flattened, unflattened
+from muster.tune.search.dimensions import Dimension, flat_point
+from muster.tune.search.paths import Path, flat_name, flattened, unflattened
 from muster.tune.search.placeholders import is_placeholder
 from muster.tune.search.space_tree import SpaceTree
-from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
+from muster.tune.search.variant_generator import find_unresolved
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -30,22 +29,34 @@ _PARTS = (  # of a saved trial, after its state
 )
 
 
+class _OptunaTree(SpaceTree):
+    def _decoded(self, label: str, value: float) -> Any:  # noqa: ANN401
+        """Return a number as Optuna made it, also one that a user's point has outside of the bounds."""
+        del label
+        return value
+
+
 class ConvertedSpace:
-    """Holds distributions by flat name, and makes suggestions of their values."""
+    """Holds distributions by label, and makes suggestions of their values.
+
+    With domains inside options, it asks only for those of the chosen options.
+    """
 
     def __init__(self, space: Mapping[str, Any]) -> None:
         from optuna.distributions import BaseDistribution
 
         self.distributions: dict[str, BaseDistribution] = {}
-        self._paths: dict[str, Path] = {}
         self._options: dict[str, dict[str, Any]] = {}  # options that Optuna cannot store, by their label
+        self._tree: _OptunaTree | None = None  # of muster's own domains
         native = {
             path: one for path, one in flattened(dict(space)).items() if isinstance(one, BaseDistribution)
         }
         if native:
             self._take_native(native, space)
-        else:
-            self._convert(space)
+            return
+        self._tree = _OptunaTree("OptunaSearch", space, features=("int", "choice", "log", "step", "branch"))
+        for label, one in self._tree.all.items():
+            self.distributions[label] = self._choice(one) if one.kind == "choice" else _number(one)
 
     def _take_native(self, native: Mapping[Path, BaseDistribution], space: Mapping[str, Any]) -> None:
         ours = find_unresolved(iter([((), dict(space))])).domains
@@ -56,15 +67,6 @@ class ConvertedSpace:
                 "distributions (FloatDistribution ...): use one kind for the whole space"
             )
         self.distributions = {flat_name(path): one for path, one in native.items()}
-        self._paths = {name: tuple(name.split("/")) for name in self.distributions}
-        self._skeleton = unflattened(dict.fromkeys(self.distributions))
-
-    def _convert(self, space: Mapping[str, Any]) -> None:
-        found = Dimensions("OptunaSearch", space, ("int", "choice", "log", "step"))
-        self._skeleton = found.skeleton
-        for name, one in found.all.items():
-            self._paths[name] = one.path
-            self.distributions[name] = self._choice(one) if one.kind == "choice" else _number(one)
 
     def _choice(self, one: Dimension) -> BaseDistribution:
         from optuna.distributions import CategoricalDistribution
@@ -79,18 +81,29 @@ class ConvertedSpace:
         return CategoricalDistribution(choices)
 
     def ask(self, study: Study) -> Trial:
-        return study.ask(self.distributions)
+        """Ask level by level; a choice comes before the domains of its options."""
+        branches = self._tree.branches if self._tree is not None else {}
+        inner = {label: branch for label, branch in branches.items() if branch is not None}
+        trial = study.ask({label: one for label, one in self.distributions.items() if label not in inner})
+        for label, branch in inner.items():
+            if self._values(trial.params).get(branch[0]) == branch[1]:
+                trial._suggest(label, self.distributions[label])
+        return trial
 
     def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return Optuna's parameters in the shape of the space, without the constants."""
-        values = {path: params[name] for name, path in self._paths.items() if name in params}
-        for name, options in self._options.items():
-            if isinstance(value := params.get(name), str):
-                values[self._paths[name]] = options.get(value, value)
-        return dict(filled(self._skeleton, values))
+        if self._tree is None:
+            return unflattened({name: params[name] for name in self.distributions if name in params})
+        return self._tree.suggestion(self._values(params))
+
+    def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {label: _place(self.distributions[label], value) for label, value in params.items()}
 
     def params(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a user's point, nested or flat, by Optuna's names; what is not a variable is left out."""
+        if self._tree is not None and any(self._tree.branches.values()):
+            values = self._tree.values(config, is_partial=True)
+            return {name: self.distributions[name].to_external_repr(value) for name, value in values.items()}
         flat = flat_point(config)
         return {name: self._labelled(name, flat[name]) for name in self.distributions if name in flat}
 
@@ -101,54 +114,13 @@ class ConvertedSpace:
         return value
 
 
-class ConditionalSpace(ConvertedSpace):
-    """Has domains inside options, and asks only for those of the chosen options."""
-
-    def _convert(self, space: Mapping[str, Any]) -> None:
-        self._tree = SpaceTree("OptunaSearch", space, keeps_constants=False)
-        for label, one in self._tree.variable.items():
-            self.distributions[label] = self._choice(one) if one.kind == "choice" else _number(_plain(one))
-
-    def ask(self, study: Study) -> Trial:
-        """Ask level by level; a choice comes before the domains of its options."""
-        outer = [label for label, branch in self._tree.branches.items() if branch is None]
-        trial = study.ask({label: self.distributions[label] for label in outer})
-        for label, branch in self._tree.branches.items():
-            if branch is not None and self._values(trial.params).get(branch[0]) == branch[1]:
-                trial._suggest(label, self.distributions[label])
-        return trial
-
-    def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return self._tree.suggestion(self._values(params))
-
-    def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return numbers as they are, and the places of options."""
-        return {
-            label: int(self.distributions[label].to_internal_repr(value))
-            if self._tree.variable[label].kind == "choice"
-            else value
-            for label, value in params.items()
-        }
-
-    def params(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        values = self._tree.values(config, is_partial=True)
-        return {label: self.distributions[label].to_external_repr(value) for label, value in values.items()}
-
-
-def converted_space(space: Mapping[str, Any]) -> ConvertedSpace:
-    domains = find_unresolved(iter([((), dict(space))])).domains.values()
-    options = (option for domain in domains for option in getattr(domain, "categories", ()))
-    return (ConditionalSpace if any(map(has_unresolved_values, options)) else ConvertedSpace)(space)
-
-
-def _plain(one: Dimension) -> Dimension:
-    """Return a number that Optuna has; a step on a log scale is dropped."""
-    if one.mean is not None:
-        raise ValueError(f"OptunaSearch cannot draw '{one.name}' from a normal distribution: use uniform()")
-    if not one.is_log or one.step is None:
-        return one
-    logger.warning("OptunaSearch: '%s' is log-uniform and has a step; %s is dropped", one.name, one.step)
-    return replace(one, step=None)
+def _place(distribution: BaseDistribution, value: Any) -> Any:  # noqa: ANN401
+    """Return the place of an option; a number as it is."""
+    choices = getattr(distribution, "choices", None)
+    if choices is None:
+        return value
+    same = [index for index, choice in enumerate(choices) if choice is value]  # 1 and True are equal
+    return same[0] if same else int(distribution.to_internal_repr(value))
 
 
 def _number(one: Dimension) -> BaseDistribution:

@@ -17,7 +17,6 @@ from muster.tune.search.optuna.convert import (
     ConvertedSpace,
     StudyRecord,
     checked_sampler,
-    converted_space,
     require_optuna,
 )
 from muster.tune.search.paths import unflattened
@@ -90,7 +89,6 @@ class OptunaSearch(SpaceSearcher):
         self._live: dict[str, int] = {}  # trial id -> number in the study
         self._completed: dict[str, None] = {}
         self._is_exhausted = False
-        self._last_rung: tuple[float, str] | None = None
         self._begin(space)
 
     # Set-up.
@@ -98,11 +96,11 @@ class OptunaSearch(SpaceSearcher):
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> dict[str, Any]:
         """Return Optuna's distributions by flat name."""
-        return dict(converted_space(spec).distributions)
+        return dict(ConvertedSpace(spec).distributions)
 
     def _set_space(self, space: Space) -> None:
         if isinstance(space, Mapping):
-            self._converted = converted_space(space)
+            self._converted = ConvertedSpace(space)
         self._space = space  # last: a space that is refused is not kept
 
     def _start_if_ready(self) -> None:
@@ -202,17 +200,6 @@ class OptunaSearch(SpaceSearcher):
             study = self._ready_study()
             study._storage.set_trial_intermediate_value(self._storage_id(study, number), step, value)
 
-    def set_rungs(self, levels: Sequence[float] | None, time_attr: str) -> None:
-        """Take the times of the scheduler: a trial that it stops at the last one is complete."""
-        self._last_rung = (max(levels), time_attr) if levels else None
-
-    def _is_pruned(self, result: Mapping[str, Any], stopped: bool) -> bool:
-        if not stopped or self._last_rung is None:
-            return stopped
-        end, time_attr = self._last_rung
-        time = number_of(result.get(time_attr))
-        return time is None or time < end
-
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False, stopped: bool = False
     ) -> None:
@@ -227,7 +214,11 @@ class OptunaSearch(SpaceSearcher):
         if trial_id in self._completed:
             logger.warning("OptunaSearch: trial %s completed twice; the second time is ignored", trial_id)
             return
-        is_pruned = self._is_pruned(result or {}, stopped)
+        time = number_of((result or {}).get(self._time_attr))
+        is_complete = (
+            self._levels and time is not None and time >= self._levels[-1]
+        )  # it reached the last rung
+        is_pruned = stopped and not is_complete
         if is_pruned and result:
             self.on_trial_result(trial_id, result)  # its last intermediate value
         number = self._live.pop(trial_id, None)

@@ -114,7 +114,7 @@ class Coordinates:
 
     def __init__(self, tree: SpaceTree) -> None:
         self._tree = tree
-        variable = {label: each for label, each in tree.variable.items() if not each.is_single}
+        variable = tree.variable
         self.number_labels = [label for label, each in variable.items() if each.kind != "choice"]
         self.choice_labels = [label for label, each in variable.items() if each.kind == "choice"]
         self.scales = [Scale(variable[label]) for label in self.number_labels]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import msgpack
 
 from muster.errors import RestoreError
-from muster.trials.metrics import TRAINING_ITERATION
 from muster.tune.pareto import violations
 from muster.tune.search.library_searcher import EvaluatedPoint, SpaceSearcher, finite_number
 from muster.tune.search.search_algorithm import Names, decoded_state
@@ -86,8 +85,6 @@ class TPESearch(SpaceSearcher):
         self._live: dict[str, int] = {}  # the place in the table of each unfinished trial
         self._reason = ("", "")  # of the last suggestion, with its trial
         self._number = 0  # suggestions made
-        self._levels: Sequence[float] = ()
-        self._time_attr = TRAINING_ITERATION
         self._saved: dict[str, Any] | None = None  # restored before there was a space
         self._keeps_constants = bool(space)
         if space:
@@ -101,7 +98,7 @@ class TPESearch(SpaceSearcher):
         self._space = space  # last: a space that is refused is not kept
 
     def _is_constant(self) -> bool:
-        return not self._tree.variable
+        return not self._tree.all
 
     def _start(self) -> None:
         import numpy as np
@@ -122,10 +119,6 @@ class TPESearch(SpaceSearcher):
             self._rewards, self._evaluated = [], []  # the table has them
         elif not self._rewards:
             self._queue = [self._tree.values(point, is_partial=True) for point in self._points]
-
-    def set_rungs(self, levels: Sequence[float] | None, time_attr: str) -> None:
-        """Take the times at which the scheduler compares trials, to use values there before a trial ends."""
-        self._levels, self._time_attr = sorted(levels or ()), time_attr
 
     # Ask.
 
