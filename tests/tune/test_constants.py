@@ -61,6 +61,11 @@ def test_a_value_that_is_no_number_is_refused_with_the_name_of_its_variable(give
         number_in({"TUNE_WARN_THRESHOLD_S": given}, float, "TUNE_WARN_THRESHOLD_S")
 
 
+def test_a_run_that_may_ask_for_no_trial_is_refused():
+    with pytest.raises(ValueError, match="TUNE_MAX_PENDING_TRIALS_PG"):
+        settings_of(TuneConfig(), RunConfig(name="x"), "/d", 200, {"TUNE_MAX_PENDING_TRIALS_PG": "0"})
+
+
 def test_numbers_have_the_default_of_the_table_unless_set():
     name = "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S"
     right = name.replace("CENT", "CIENT")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time  # only for formatting: reading the clock is the caller's business
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 # iteration, timestamp, this_iter_s, total_s, since_restore_s, iterations_since_restore,
@@ -21,7 +22,9 @@ _FILLED = frozenset(
         *("iterations_since_restore", "timesteps_since_restore", "timesteps_total", "episodes_total"),
     )
 )
-_COUNTED = frozenset({"time_this_iter_s", "timesteps_this_iter", "episodes_this_iter", "timestamp"})
+_COUNTED = frozenset(
+    {"time_this_iter_s", "timesteps_this_iter", "episodes_this_iter", "timestamp", "training_iteration"}
+)
 
 
 class Progress:
@@ -56,8 +59,9 @@ class Progress:
         """Count one more result that took `elapsed_s`."""
         timestamp = int(now)
         if not _COUNTED.isdisjoint(metrics):
-            elapsed_s = metrics.get("time_this_iter_s", elapsed_s)
+            elapsed_s = _reported_number(metrics, "time_this_iter_s", elapsed_s)
             timestamp = metrics.get("timestamp", timestamp)
+            _reported_number(metrics, "training_iteration", 0)
             self._count_steps(metrics)
         self.iteration += 1
         self.iterations_since_restore += 1
@@ -76,12 +80,24 @@ class Progress:
         )
 
     def _count_steps(self, metrics: Mapping[str, Any]) -> None:
-        steps, episodes = metrics.get("timesteps_this_iter"), metrics.get("episodes_this_iter")
-        if steps is not None:
+        if metrics.get("timesteps_this_iter") is not None:
+            steps = _reported_number(metrics, "timesteps_this_iter", 0)
             self.timesteps_total = (self.timesteps_total or 0) + steps
             self.timesteps_since_restore += steps
-        if episodes is not None:
-            self.episodes_total = (self.episodes_total or 0) + episodes
+        if metrics.get("episodes_this_iter") is not None:
+            self.episodes_total = (self.episodes_total or 0) + _reported_number(
+                metrics, "episodes_this_iter", 0
+            )
+
+
+def _reported_number(metrics: Mapping[str, Any], name: str, default: Any) -> Any:  # noqa: ANN401 - of any type
+    """Return a counter that the trial may report itself; other results are computed from it."""
+    value = metrics.get(name, default)
+    if not isinstance(value, Real):
+        raise TypeError(
+            f"the result has {name}={value!r}, which must be a number; report it under another name"
+        )
+    return value
 
 
 class Signature:

@@ -15,6 +15,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 TrialNamer = Callable[[Trial], str]
 ResourceChooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
 
+LONGEST_DIRNAME = 250  # bytes, of the 255 that file systems take: equal names get a suffix
 SUSPEND_GRACE_S = 2.0  # a trial that must leave has so long to stop, and so long again after SIGTERM
 
 
@@ -71,6 +72,11 @@ def _checked_dirname(name: str) -> str:
         raise ValueError(
             f"trial_dirname_creator returned {name!r}: a trial's directory name must not contain {os.sep!r}; "
             "replace it in the function"
+        )
+    if (size := len(name.encode(errors="replace"))) > LONGEST_DIRNAME:
+        raise ValueError(
+            f"trial_dirname_creator returned a name of {size} bytes: a directory name may have up to "
+            f"{LONGEST_DIRNAME}; shorten it"
         )
     return name
 

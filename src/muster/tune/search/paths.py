@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from muster.trials.template import LONGEST_DIRNAME
+
 if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 Path = tuple[Any, ...]
 GROUP = "if "  # begins the key of a choice of parts, see `conditions`
 _OUTSIDE_TAG = re.compile(r"[^A-Za-z0-9_-]+")
-_OUTSIDE_DIRNAME = re.compile(r'[/()<>:"\\|?*]')
+_OUTSIDE_DIRNAME = re.compile(r'[/()<>:"\\|?*\x00-\x1f\x7f]')
 
 
 def is_tuple(node: Any) -> bool:  # noqa: ANN401
@@ -161,9 +163,19 @@ def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:
     if trial.custom_dirname:
         name = trial.custom_dirname
     else:
-        name = f"{trial!s}_{trial.experiment_tag}"[:max_len] + f"_{date}"
-    name = _OUTSIDE_DIRNAME.sub("_", name)
+        name = f"{_fitting(f'{trial!s}_{trial.experiment_tag}'[:max_len], len(date) + 1)}_{date}"
+    name = _OUTSIDE_DIRNAME.sub("_", _encodable(name))
     return name if name.strip(".") else name.replace(".", "_")  # `..` would be the directory above
+
+
+def _fitting(name: str, more: int) -> str:
+    """Return as much of a name as a directory name can hold with `more` bytes after it."""
+    return _encodable(name).encode()[: LONGEST_DIRNAME - more].decode(errors="ignore")
+
+
+def _encodable(name: str) -> str:
+    """Return the name with a `?` for each character that no file system takes."""
+    return name.encode(errors="replace").decode()
 
 
 def unique_dirname(name: str, is_taken: Callable[[str], bool], four_hex_digits: Callable[[], str]) -> str:
