@@ -24,9 +24,10 @@ from muster.errors import StoreError
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import delete_directory
 from muster.stores.experiment.reader import STORE_NAME, open_trials
-from muster.stores.storage import Storage, local_sizes
+from muster.stores.storage import MARKER, Storage, local_sizes
 
-SKIPPED = (f"{STORE_NAME}*", "*.partial", "*.deleted")  # the store goes as a copy; the others are half done
+# The store goes as a copy, and the storage has its own marker; the others are half done.
+SKIPPED = (f"{STORE_NAME}*", MARKER, "*.partial", "*.deleted")
 NEEDED = ("checkpoint_", "result.json")  # the store is of little use without them
 LOOKING_SHARE = 20.0  # of the time between two stores, looking through all files takes a twentieth at most
 Print = tuple[int, int]  # size and time of change: enough for files that are written once or appended to
