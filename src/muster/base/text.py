@@ -83,6 +83,16 @@ def shortened(text: str, room: int) -> str:
     return f"{text[:head]}{ELLIPSIS}{text[len(text) - (room - head - 1) :]}"
 
 
+def encodable(text: str) -> str:
+    """Return the text with an escape for each half of a surrogate pair, which no file or font can show.
+
+    Example:
+        >>> encodable("caf\\udce9")
+        'caf\\\\udce9'
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def short_id(name: str, others: Iterable[str], least: int = 8) -> str:
     """Return the beginning of a name that begins no other, so that `muster why` knows what is meant.
 

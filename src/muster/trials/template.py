@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from muster.base.text import encodable
 from muster.trials.model import FailurePolicy, Trial, TrialPolicies
 from muster.trials.placement_group import PlacementGroupFactory
 
@@ -73,7 +74,7 @@ def _checked_dirname(name: str) -> str:
             f"trial_dirname_creator returned {name!r}: a trial's directory name must not contain {os.sep!r}; "
             "replace it in the function"
         )
-    if (size := len(name.encode(errors="replace"))) > LONGEST_DIRNAME:
+    if (size := len(encodable(name).encode())) > LONGEST_DIRNAME:
         raise ValueError(
             f"trial_dirname_creator returned a name of {size} bytes: a directory name may have up to "
             f"{LONGEST_DIRNAME}; shorten it"

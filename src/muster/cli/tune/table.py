@@ -14,9 +14,9 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
-from muster.base.text import duration, moment, padded
+from muster.base.text import duration, encodable, moment, padded
 from muster.base.text import shortened as shorten
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, RESULT, TIMES, TIMES_SHORT
 from muster.errors import ConfigError, MusterError
@@ -212,8 +212,13 @@ def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) ->
     return (*(name for name in first if name in names), *(name for name in names if name not in first))
 
 
+def _writing(file: Path) -> TextIO:
+    """Open a file for texts; half of a surrogate pair becomes an escape, which JSON knows too."""
+    return file.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+
+
 def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    with file.open("w", encoding="utf-8", newline="") as stream:
+    with _writing(file) as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
         for row in rows:
@@ -226,11 +231,12 @@ def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
 
 def _as_json(rows: Rows, columns: Sequence[str], file: Path) -> None:
     lines = (strict_json({name: row.get(name) for name in columns}) for row in rows)
-    file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    with _writing(file) as stream:
+        stream.write("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def _as_json_lines(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    with file.open("w", encoding="utf-8") as stream:
+    with _writing(file) as stream:
         stream.writelines(f"{strict_json({name: row.get(name) for name in columns})}\n" for row in rows)
 
 
@@ -250,7 +256,12 @@ def _as_pickle(rows: Rows, columns: Sequence[str], file: Path) -> None:
 
 def _frame(rows: Rows, columns: Sequence[str]) -> Any:  # noqa: ANN401 - pandas is not always there
     pandas = need_pandas("export")
-    return pandas.DataFrame({name: [plain(row.get(name)) for row in rows] for name in columns})
+    return pandas.DataFrame({encodable(name): [_cell(row.get(name)) for row in rows] for name in columns})
+
+
+def _cell(value: object) -> object:
+    made = plain(value)
+    return encodable(made) if isinstance(made, str) else made
 
 
 def _need_pyarrow(file: Path) -> None:

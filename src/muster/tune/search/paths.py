@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from muster.base.text import encodable
 from muster.trials.template import LONGEST_DIRNAME
 
 if TYPE_CHECKING:
@@ -164,18 +165,13 @@ def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:
         name = trial.custom_dirname
     else:
         name = f"{_fitting(f'{trial!s}_{trial.experiment_tag}'[:max_len], len(date) + 1)}_{date}"
-    name = _OUTSIDE_DIRNAME.sub("_", _encodable(name))
+    name = _OUTSIDE_DIRNAME.sub("_", encodable(name))
     return name if name.strip(".") else name.replace(".", "_")  # `..` would be the directory above
 
 
 def _fitting(name: str, more: int) -> str:
     """Return as much of a name as a directory name can hold with `more` bytes after it."""
-    return _encodable(name).encode()[: LONGEST_DIRNAME - more].decode(errors="ignore")
-
-
-def _encodable(name: str) -> str:
-    """Return the name with a `?` for each character that no file system takes."""
-    return name.encode(errors="replace").decode()
+    return encodable(name).encode()[: LONGEST_DIRNAME - more].decode(errors="ignore")
 
 
 def unique_dirname(name: str, is_taken: Callable[[str], bool], four_hex_digits: Callable[[], str]) -> str:
