@@ -78,18 +78,12 @@ def shortened(text: str, room: int) -> str:
         tail = f"{ELLIPSIS}/{'/'.join(parts[first:])}"
         if len(tail) <= room:
             return tail
-    text = parts[-1] if len(parts) > 1 else text
-    head = room // 2
+    text, head = parts[-1], room // 2
     return f"{text[:head]}{ELLIPSIS}{text[len(text) - (room - head - 1) :]}"
 
 
 def encodable(text: str) -> str:
-    """Return the text with an escape for each half of a surrogate pair, which no file or font can show.
-
-    Example:
-        >>> encodable("caf\\udce9")
-        'caf\\\\udce9'
-    """
+    """Return the text with an escape for each half of a surrogate pair, which no file can hold."""
     return text.encode(errors="backslashreplace").decode()
 
 

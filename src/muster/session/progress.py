@@ -22,9 +22,8 @@ _FILLED = frozenset(
         *("iterations_since_restore", "timesteps_since_restore", "timesteps_total", "episodes_total"),
     )
 )
-_COUNTED = frozenset(
-    {"time_this_iter_s", "timesteps_this_iter", "episodes_this_iter", "timestamp", "training_iteration"}
-)
+_NUMBERS = {"training_iteration", "time_this_iter_s", "timesteps_this_iter", "episodes_this_iter"}
+_COUNTED = frozenset({*_NUMBERS, "timestamp"})
 
 
 class Progress:
@@ -59,45 +58,34 @@ class Progress:
         """Count one more result that took `elapsed_s`."""
         timestamp = int(now)
         if not _COUNTED.isdisjoint(metrics):
-            elapsed_s = _reported_number(metrics, "time_this_iter_s", elapsed_s)
+            _check_numbers(metrics)
+            elapsed_s = metrics.get("time_this_iter_s", elapsed_s)
             timestamp = metrics.get("timestamp", timestamp)
-            _reported_number(metrics, "training_iteration", 0)
             self._count_steps(metrics)
         self.iteration += 1
         self.iterations_since_restore += 1
         self.time_total_s += elapsed_s
         self.time_since_restore_s += elapsed_s
         return (
-            self.iteration,
-            timestamp,
-            elapsed_s,
-            self.time_total_s,
-            self.time_since_restore_s,
-            self.iterations_since_restore,
-            self.timesteps_since_restore,
-            self.timesteps_total,
-            self.episodes_total,
+            *(self.iteration, timestamp, elapsed_s, self.time_total_s, self.time_since_restore_s),
+            *(self.iterations_since_restore, self.timesteps_since_restore),
+            *(self.timesteps_total, self.episodes_total),
         )
 
     def _count_steps(self, metrics: Mapping[str, Any]) -> None:
-        if metrics.get("timesteps_this_iter") is not None:
-            steps = _reported_number(metrics, "timesteps_this_iter", 0)
+        steps, episodes = metrics.get("timesteps_this_iter"), metrics.get("episodes_this_iter")
+        if steps is not None:
             self.timesteps_total = (self.timesteps_total or 0) + steps
             self.timesteps_since_restore += steps
-        if metrics.get("episodes_this_iter") is not None:
-            self.episodes_total = (self.episodes_total or 0) + _reported_number(
-                metrics, "episodes_this_iter", 0
-            )
+        if episodes is not None:
+            self.episodes_total = (self.episodes_total or 0) + episodes
 
 
-def _reported_number(metrics: Mapping[str, Any], name: str, default: Any) -> Any:  # noqa: ANN401 - of any type
-    """Return a counter that the trial may report itself; other results are computed from it."""
-    value = metrics.get(name, default)
-    if not isinstance(value, Real):
-        raise TypeError(
-            f"the result has {name}={value!r}, which must be a number; report it under another name"
-        )
-    return value
+def _check_numbers(metrics: Mapping[str, Any]) -> None:
+    for name in _NUMBERS.intersection(metrics):  # other results are computed from them
+        value = metrics[name]
+        if not isinstance(value, Real) and (value is not None or name in _FILLED):
+            raise TypeError(f"the result has {name}={value!r}: it must be a number; rename the metric")
 
 
 class Signature:
@@ -157,9 +145,7 @@ def fill_result(
     return result
 
 
-_REPORTED_WINS = (
-    *("timestamp", "done", "timesteps_total", "episodes_total", "training_iteration", "time_this_iter_s"),
-)
+_REPORTED_WINS = ("timestamp", "done", "timesteps_total", "episodes_total", *_NUMBERS & _FILLED)
 
 
 def _fill_around(

@@ -172,11 +172,7 @@ class Storage:
             filesystem.rm_file(path)
 
     def validate(self, content: bytes = b"") -> None:
-        """Write Ray's marker file, to find out at the start whether this place can be written.
-
-        A marker that holds `content` stays: to write it again could leave it empty, where a file system
-        does not replace files at once.
-        """
+        """Write Ray's marker file, to find out at the start whether this place can be written."""
         with self._explained("write", MARKER):
             if self.is_local:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -184,11 +180,10 @@ class Storage:
                 return
             filesystem, path = self._at(MARKER)
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            if content and self.exists(MARKER) and self.read(MARKER) == content:
-                path += ".probe"
-            filesystem.pipe_file(path, content)
-            if path.endswith(".probe"):
-                filesystem.rm_file(path)
+            is_known = bool(content) and self.exists(MARKER) and self.read(MARKER) == content
+            filesystem.pipe_file(path + ".probe" * is_known, content)  # a kill could leave it empty
+        if is_known:
+            self.delete_file(f"{MARKER}.probe")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Storage) and (self.uri, self._given) == (other.uri, other._given)

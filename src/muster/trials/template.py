@@ -75,10 +75,7 @@ def _checked_dirname(name: str) -> str:
             "replace it in the function"
         )
     if (size := len(encodable(name).encode())) > LONGEST_DIRNAME:
-        raise ValueError(
-            f"trial_dirname_creator returned a name of {size} bytes: a directory name may have up to "
-            f"{LONGEST_DIRNAME}; shorten it"
-        )
+        raise ValueError(f"trial_dirname_creator returned {size} bytes: shorten them to {LONGEST_DIRNAME}")
     return name
 
 

@@ -85,12 +85,7 @@ Number = TypeVar("Number", int, float)
 
 
 def number_in(
-    environment: Mapping[str, str],
-    kind: type[Number],
-    name: str,
-    default: Number | None = None,
-    *,
-    least: int = 0,
+    environment: Mapping[str, str], kind: type[Number], name: str, default: Number | None = None
 ) -> Number:
     """Return the number in an environment variable, else the default: that of the table, unless given."""
     given = environment.get(name) or environment.get(name.replace("INSUFFICENT", "INSUFFICIENT")) or "auto"
@@ -100,10 +95,12 @@ def number_in(
         number = kind(given)
     except ValueError:
         number = kind(-1)
-    if least <= number < math.inf:
+    if 0 <= number < math.inf:
         return number
-    wanted = f"a {'whole number' if kind is int else 'number of seconds'}, {least} or more"
-    raise ValueError(f"the environment variable {name}={given!r}: must be {wanted}; correct it or unset it")
+    wanted = "a whole number" if kind is int else "a number of seconds"
+    raise ValueError(
+        f"the environment variable {name}={given!r}: must be {wanted}, 0 or more; correct it or unset it"
+    )
 
 
 def idle_warning_in(environment: Mapping[str, str]) -> tuple[float, float]:

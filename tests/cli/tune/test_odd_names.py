@@ -43,10 +43,9 @@ def test_commands_print_them(odd, words):
 def test_exports_hold_them(odd, tmp_path, kind):
     file = tmp_path / f"rows.{kind}"
     assert CliRunner().invoke(cli, ["tune", "export", str(odd), "-o", str(file)]).exit_code == 0
+    assert b"udc80" in file.read_bytes()
     if kind == "json":
-        assert [(row["text"], row[f"key{HALF}"]) for row in json.loads(file.read_text())] == [(HALF, 1)] * 3
-    else:
-        assert b"key\\udc80" in file.read_bytes()
+        assert [row["text"] for row in json.loads(file.read_text())] == ["\\udc80"] * 3
 
 
 @pytest.mark.parametrize("kind", ["png", "html"])

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from muster.base.text import duration, encodable, moment, padded
 from muster.base.text import shortened as shorten
@@ -163,10 +163,12 @@ def _is_data(value: object, for_json: bool) -> bool:
 def plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
     """Return what JSON and YAML can hold: NaN and infinities as they are, objects as text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {encodable(str(key)): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return encodable(value if isinstance(value, str) else repr(value))
 
 
 def strict_json(value: object, *, indent: int | None = None) -> str:
@@ -212,15 +214,10 @@ def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) ->
     return (*(name for name in first if name in names), *(name for name in names if name not in first))
 
 
-def _writing(file: Path) -> TextIO:
-    """Open a file for texts; half of a surrogate pair becomes an escape, which JSON knows too."""
-    return file.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-
-
 def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    with _writing(file) as stream:
+    with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(columns)
+        writer.writerow(map(encodable, map(str, columns)))
         for row in rows:
             cells = [row.get(name) for name in columns]
             nested = (list, tuple, dict)
@@ -231,12 +228,11 @@ def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
 
 def _as_json(rows: Rows, columns: Sequence[str], file: Path) -> None:
     lines = (strict_json({name: row.get(name) for name in columns}) for row in rows)
-    with _writing(file) as stream:
-        stream.write("[\n" + ",\n".join(lines) + "\n]\n")
+    file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 def _as_json_lines(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    with _writing(file) as stream:
+    with file.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{strict_json({name: row.get(name) for name in columns})}\n" for row in rows)
 
 
@@ -256,12 +252,9 @@ def _as_pickle(rows: Rows, columns: Sequence[str], file: Path) -> None:
 
 def _frame(rows: Rows, columns: Sequence[str]) -> Any:  # noqa: ANN401 - pandas is not always there
     pandas = need_pandas("export")
-    return pandas.DataFrame({encodable(name): [_cell(row.get(name)) for row in rows] for name in columns})
-
-
-def _cell(value: object) -> object:
-    made = plain(value)
-    return encodable(made) if isinstance(made, str) else made
+    return pandas.DataFrame(
+        {encodable(str(name)): [plain(row.get(name)) for row in rows] for name in columns}
+    )
 
 
 def _need_pyarrow(file: Path) -> None:

@@ -62,8 +62,7 @@ def columns_for(
         for key, value in flat.items():
             if len(inferred) >= limit:
                 break
-            is_shown = key not in _NOT_INFERRED and not str(key).startswith("config/")
-            if is_shown and number(value) is not None:
+            if key not in _NOT_INFERRED and str(key)[:7] != "config/" and number(value) is not None:
                 inferred.setdefault(key, wrapped(str(key)))
     return TrialColumns({key: wrapped(key) for key in parameters}, {**metrics, **inferred})
 

@@ -164,14 +164,10 @@ def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:
     if trial.custom_dirname:
         name = trial.custom_dirname
     else:
-        name = f"{_fitting(f'{trial!s}_{trial.experiment_tag}'[:max_len], len(date) + 1)}_{date}"
+        name = encodable(f"{trial!s}_{trial.experiment_tag}"[:max_len])
+        name = f"{name.encode()[: LONGEST_DIRNAME - len(date) - 1].decode(errors='ignore')}_{date}"
     name = _OUTSIDE_DIRNAME.sub("_", encodable(name))
     return name if name.strip(".") else name.replace(".", "_")  # `..` would be the directory above
-
-
-def _fitting(name: str, more: int) -> str:
-    """Return as much of a name as a directory name can hold with `more` bytes after it."""
-    return encodable(name).encode()[: LONGEST_DIRNAME - more].decode(errors="ignore")
 
 
 def unique_dirname(name: str, is_taken: Callable[[str], bool], four_hex_digits: Callable[[], str]) -> str:
