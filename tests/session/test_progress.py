@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from muster.session.progress import Progress, Signature, fill_result
@@ -67,6 +68,15 @@ def test_steps_are_counted_once_somebody_reports_them():
 
 def test_a_reported_total_is_kept():
     assert one_result({"timesteps_this_iter": 5, "timesteps_total": 77})["timesteps_total"] == 77
+
+
+@pytest.mark.parametrize(
+    "name", ["training_iteration", "time_this_iter_s", "timesteps_this_iter", "episodes_this_iter"]
+)
+def test_a_reported_counter_must_be_a_number(name):
+    with pytest.raises(TypeError, match=name):
+        one_result({name: "x"})
+    assert one_result({name: np.int64(3)})[name] == 3
 
 
 def test_resuming_goes_on_with_totals_and_forgets_the_rest():

@@ -92,6 +92,24 @@ def test_validation_leaves_the_marker(storage):
     assert storage.listing() == (MARKER,)
 
 
+def test_a_marker_that_is_there_is_not_written_again():
+    class Killed(Flaky):
+        """Ends the program in the middle of a file, which is empty then."""
+
+        def pipe_file(self, path, value, **options):
+            super().pipe_file(path, b"", **options)
+            raise KeyboardInterrupt
+
+    files = Killed()
+    files.store = (whole := Flaky()).store
+    Storage("/exp", whole).validate(b"me")
+    with pytest.raises(KeyboardInterrupt):
+        Storage("/exp", files).validate(b"me")
+    assert Storage("/exp", whole).read(MARKER) == b"me"
+    Storage("/exp", whole).validate(b"me")
+    assert Storage("/exp", whole).listing() == (MARKER,)
+
+
 @pytest.mark.conformance("C-247")
 def test_a_failed_download_leaves_no_target(storage, tmp_path):
     with pytest.raises(StoreError, match=r"/nothing: FileNotFoundError: "):

@@ -67,6 +67,13 @@ def test_a_directory_name_must_not_be_a_path():
         template.make("a", {}, {}, "")
 
 
+def test_a_directory_name_must_fit():
+    template = TrialTemplate(trainable_name="t", trial_dirname_creator=lambda trial: trial.config["name"])
+    assert template.make("a", {"name": "é" * 125}, {}, "").custom_dirname == "é" * 125
+    with pytest.raises(ValueError, match="252 bytes"):
+        template.make("a", {"name": "é" * 126}, {}, "")
+
+
 def test_minus_one_sample_is_no_end():
     assert TrialTemplate(trainable_name="t", num_samples=-1).samples == sys.maxsize
     assert TrialTemplate(trainable_name="t", num_samples=7).samples == 7

@@ -83,6 +83,7 @@ def test_settings_hold_what_the_environment_says():
         "TUNE_MAX_PENDING_TRIALS_PG": "3",
     }
     assert read(**environment) == ((7, 0.5, 2.5), (1.5, 600.0), 3)
+    assert read(TUNE_MAX_PENDING_TRIALS_PG="0")[2] == 1  # with 0, no trial would ever start
 
 
 @pytest.mark.parametrize("name", [name for name in VARIABLES if VARIABLES[name][1].startswith(NO_EFFECT)])

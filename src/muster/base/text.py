@@ -78,9 +78,13 @@ def shortened(text: str, room: int) -> str:
         tail = f"{ELLIPSIS}/{'/'.join(parts[first:])}"
         if len(tail) <= room:
             return tail
-    text = parts[-1] if len(parts) > 1 else text
-    head = room // 2
+    text, head = parts[-1], room // 2
     return f"{text[:head]}{ELLIPSIS}{text[len(text) - (room - head - 1) :]}"
+
+
+def encodable(text: str) -> str:
+    """Return the text with an escape for each half of a surrogate pair, which no file can hold."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def short_id(name: str, others: Iterable[str], least: int = 8) -> str:

@@ -74,7 +74,7 @@ def _table(trials: Iterable[TrialRecord]) -> TrialArrays:
                 table.set(row, name, text)
         table.set_many(row, "config", flatten(trial.evaluated_params or trial.config))
         own = {key: value for key, value in flatten(last).items() if key not in _OWN}
-        table.set_many(row, "metric", {k: v for k, v in own.items() if not k.startswith("config/")})
+        table.set_many(row, "metric", {k: v for k, v in own.items() if not str(k).startswith("config/")})
     return table
 
 

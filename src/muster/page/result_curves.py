@@ -388,9 +388,9 @@ def scattered(values: list[int]) -> Iterator[int]:
 
 
 def _decoder(metrics: Sequence[str]) -> msgspec.json.Decoder[Any] | None:
-    """Return a decoder that skips everything but these keys, where they are not nested."""
+    """Return a decoder that skips everything but these keys, where they are plain names."""
     wanted = (TRAINING_ITERATION, *metrics, TIME_TOTAL_S)
-    if any("/" in name for name in wanted) or len(set(wanted)) < len(wanted):
+    if any("/" in name or not name.isprintable() for name in wanted) or len(set(wanted)) < len(wanted):
         return msgspec.json.Decoder(_Nested)
     fields = [(f"f{place}", float, math.nan) for place in range(len(wanted))]
     names = {f"f{place}": name for place, name in enumerate(wanted)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time  # only for formatting: reading the clock is the caller's business
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 # iteration, timestamp, this_iter_s, total_s, since_restore_s, iterations_since_restore,
@@ -21,7 +22,8 @@ _FILLED = frozenset(
         *("iterations_since_restore", "timesteps_since_restore", "timesteps_total", "episodes_total"),
     )
 )
-_COUNTED = frozenset({"time_this_iter_s", "timesteps_this_iter", "episodes_this_iter", "timestamp"})
+_NUMBERS = {"training_iteration", "time_this_iter_s", "timesteps_this_iter", "episodes_this_iter"}
+_COUNTED = frozenset({*_NUMBERS, "timestamp"})
 
 
 class Progress:
@@ -56,6 +58,7 @@ class Progress:
         """Count one more result that took `elapsed_s`."""
         timestamp = int(now)
         if not _COUNTED.isdisjoint(metrics):
+            _check_numbers(metrics)
             elapsed_s = metrics.get("time_this_iter_s", elapsed_s)
             timestamp = metrics.get("timestamp", timestamp)
             self._count_steps(metrics)
@@ -64,15 +67,9 @@ class Progress:
         self.time_total_s += elapsed_s
         self.time_since_restore_s += elapsed_s
         return (
-            self.iteration,
-            timestamp,
-            elapsed_s,
-            self.time_total_s,
-            self.time_since_restore_s,
-            self.iterations_since_restore,
-            self.timesteps_since_restore,
-            self.timesteps_total,
-            self.episodes_total,
+            *(self.iteration, timestamp, elapsed_s, self.time_total_s, self.time_since_restore_s),
+            *(self.iterations_since_restore, self.timesteps_since_restore),
+            *(self.timesteps_total, self.episodes_total),
         )
 
     def _count_steps(self, metrics: Mapping[str, Any]) -> None:
@@ -82,6 +79,13 @@ class Progress:
             self.timesteps_since_restore += steps
         if episodes is not None:
             self.episodes_total = (self.episodes_total or 0) + episodes
+
+
+def _check_numbers(metrics: Mapping[str, Any]) -> None:
+    for name in _NUMBERS.intersection(metrics):  # other results are computed from them
+        value = metrics[name]
+        if not isinstance(value, Real) and (value is not None or name in _FILLED):
+            raise TypeError(f"the result has {name}={value!r}: it must be a number; rename the metric")
 
 
 class Signature:
@@ -141,9 +145,7 @@ def fill_result(
     return result
 
 
-_REPORTED_WINS = (
-    *("timestamp", "done", "timesteps_total", "episodes_total", "training_iteration", "time_this_iter_s"),
-)
+_REPORTED_WINS = ("timestamp", "done", "timesteps_total", "episodes_total", *_NUMBERS & _FILLED)
 
 
 def _fill_around(

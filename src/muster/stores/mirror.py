@@ -24,9 +24,9 @@ from muster.errors import StoreError
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import delete_directory
 from muster.stores.experiment.reader import STORE_NAME, open_trials
-from muster.stores.storage import Storage, local_sizes
+from muster.stores.storage import MARKER, Storage, local_sizes
 
-SKIPPED = (f"{STORE_NAME}*", "*.partial", "*.deleted")  # the store goes as a copy; the others are half done
+SKIPPED = (f"{STORE_NAME}*", MARKER, "*.partial", "*.deleted")  # goes as a copy; its own; half done
 NEEDED = ("checkpoint_", "result.json")  # the store is of little use without them
 LOOKING_SHARE = 20.0  # of the time between two stores, looking through all files takes a twentieth at most
 Print = tuple[int, int]  # size and time of change: enough for files that are written once or appended to
@@ -159,11 +159,8 @@ class Mirror:
             inside = local_sizes(place) if place.is_dir() else {"": 0}
             found.update("/".join(part for part in (name, file) if part) for file in inside)
         found.discard(STORE_NAME)
-        wanted = [
-            file
-            for file in sorted(found, key=_manifests_last)
-            if not _is_skipped(file) and self._wanted(file)
-        ]
+        in_order = sorted(found, key=_manifests_last)
+        wanted = [file for file in in_order if not _is_skipped(file) and self._wanted(file)]
         again_s = 0.0 if with_store else self._pace.again_s
         due = [file for file in wanted if self._is_due(file, again_s, everything)]
         if with_store:  # all files were looked at

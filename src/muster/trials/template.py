@@ -9,12 +9,14 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from muster.base.text import encodable
 from muster.trials.model import FailurePolicy, Trial, TrialPolicies
 from muster.trials.placement_group import PlacementGroupFactory
 
 TrialNamer = Callable[[Trial], str]
 ResourceChooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
 
+LONGEST_DIRNAME = 250  # bytes, of the 255 that file systems take: equal names get a suffix
 SUSPEND_GRACE_S = 2.0  # a trial that must leave has so long to stop, and so long again after SIGTERM
 
 
@@ -72,6 +74,8 @@ def _checked_dirname(name: str) -> str:
             f"trial_dirname_creator returned {name!r}: a trial's directory name must not contain {os.sep!r}; "
             "replace it in the function"
         )
+    if (size := len(encodable(name).encode())) > LONGEST_DIRNAME:
+        raise ValueError(f"trial_dirname_creator returned {size} bytes: shorten them to {LONGEST_DIRNAME}")
     return name
 
 

@@ -234,7 +234,7 @@ class ResultGrid:
 
     def _no_best(self, metric: str, filtered: bool) -> str:
         trials = self._experiment_analysis.trials
-        known = dict.fromkeys(name for trial in trials for name in trial.metric_analysis)
+        known = dict.fromkeys(str(name) for trial in trials for name in trial.metric_analysis)
         own = [name for name in known if name not in AUTO_RESULT_KEYS]
         near = did_you_mean(metric, own)
         hint = (

@@ -321,6 +321,9 @@ def _restored(
     tuner = kind(trainable, param_space=space, tune_config=saved.tune, run_config=saved.run)
     tuner._spec.has_new_space = param_space is not None
     tuner._spec.resume, tuner._spec.overrides = rules, saved.overrides
+    tuner._spec.place = (
+        place  # what was fetched is there; a storage without its marker would name another copy
+    )
     return tuner
 
 

@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from muster import tune
 from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.mirror import MirrorInterval
+from muster.stores.storage import MARKER
 from muster.tune.search.optuna import OptunaSearch
 
 STEPS = 12
@@ -150,6 +151,15 @@ def test_trials_that_the_store_there_does_not_know_are_not_there_twice(tmp_path,
     resumed_elsewhere(tmp_path, monkeypatch, "a third")  # the second was killed before it deleted that
     assert directories(tmp_path) == after
     assert (mine / "plot").exists()
+
+
+def test_without_its_marker_a_storage_is_resumed_in_one_copy(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "machine"))
+    before = [result.metrics["trial_id"] for result in make_tuner(tmp_path, Bucket()).fit()]
+    (tmp_path / "bucket" / "exp" / MARKER).write_bytes(b"")  # killed while it wrote the marker
+    for _ in range(2):
+        grid = resumed_elsewhere(tmp_path, monkeypatch)
+        assert [result.metrics["trial_id"] for result in grid] == before
 
 
 class Interrupted(Bucket):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from muster.trials.model import Trial
+from muster.trials.template import LONGEST_DIRNAME
 from muster.tune.search.paths import format_vars, trial_dirname, unique_dirname
 
 DATE = "2024-05-06_07-08-09"
@@ -35,6 +36,17 @@ def test_a_long_name_is_cut_before_the_date():
 def test_characters_that_some_file_system_refuses_become_underscores():
     strange = trial(custom_dirname='a/(b)<c>:"d\\|e?*')
     assert trial_dirname(strange, DATE) == "a__b__c___d__e__"
+
+
+def test_a_name_fits_a_directory_in_bytes_too():
+    long = Trial("é" * 200, trial_id="abcde_00000", experiment_tag="0")
+    name = trial_dirname(long, DATE)
+    assert len(name.encode()) in (LONGEST_DIRNAME - 1, LONGEST_DIRNAME)  # not in the middle of a letter
+    assert name.endswith(f"é_{DATE}")
+
+
+def test_what_a_directory_name_cannot_hold_becomes_an_underscore():
+    assert trial_dirname(trial(custom_dirname="a\0b\nc\ud800d\udc80"), DATE) == "a_b_c_ud800d_udc80"
 
 
 def test_a_taken_name_gets_four_digits():

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from muster.base.text import duration, moment, padded
+from muster.base.text import duration, encodable, moment, padded
 from muster.base.text import shortened as shorten
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, RESULT, TIMES, TIMES_SHORT
 from muster.errors import ConfigError, MusterError
@@ -163,10 +163,12 @@ def _is_data(value: object, for_json: bool) -> bool:
 def plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
     """Return what JSON and YAML can hold: NaN and infinities as they are, objects as text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {encodable(str(key)): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return encodable(value if isinstance(value, str) else repr(value))
 
 
 def strict_json(value: object, *, indent: int | None = None) -> str:
@@ -215,7 +217,7 @@ def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) ->
 def _as_csv(rows: Rows, columns: Sequence[str], file: Path) -> None:
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(columns)
+        writer.writerow(map(encodable, map(str, columns)))
         for row in rows:
             cells = [row.get(name) for name in columns]
             nested = (list, tuple, dict)
@@ -250,7 +252,9 @@ def _as_pickle(rows: Rows, columns: Sequence[str], file: Path) -> None:
 
 def _frame(rows: Rows, columns: Sequence[str]) -> Any:  # noqa: ANN401 - pandas is not always there
     pandas = need_pandas("export")
-    return pandas.DataFrame({name: [plain(row.get(name)) for row in rows] for name in columns})
+    return pandas.DataFrame(
+        {encodable(str(name)): [plain(row.get(name)) for row in rows] for name in columns}
+    )
 
 
 def _need_pyarrow(file: Path) -> None:

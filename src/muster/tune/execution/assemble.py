@@ -85,7 +85,7 @@ def settings_of(
             count_preemption=environment.get("RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE") == "1",
         ),
         reuse_actors=tune.reuse_actors,
-        max_pending=whole("TUNE_MAX_PENDING_TRIALS_PG", ahead),
+        max_pending=max(1, whole("TUNE_MAX_PENDING_TRIALS_PG", ahead)),
         result_buffer=(
             whole("TUNE_RESULT_BUFFER_LENGTH"),
             seconds_in("TUNE_RESULT_BUFFER_MIN_TIME_S"),

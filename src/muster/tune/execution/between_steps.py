@@ -216,7 +216,7 @@ class CriteriaCheck(Callback):
         if (result := next(reported, None)) is None:
             return
         wanted, self._wanted = self._wanted, {}
-        flat = flatten(result)
+        flat = list(map(str, flatten(result)))
         own = [name for name in flat if name not in AUTO_RESULT_KEYS and not name.startswith("config/")]
         for name in (name for name in wanted if name not in flat):
             near = did_you_mean(name, flat)

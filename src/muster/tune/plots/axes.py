@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from muster.base.text import encodable
+
 MISSING = -0.09  # below the axis: the parameter is not set in this trial
 MAX_CATEGORIES = 24
 MOST_TICKS = 6
@@ -40,7 +42,7 @@ def value_text(value: object) -> str:
     if isinstance(value, float):
         return short_number(value)
     if isinstance(value, str):
-        return value
+        return encodable(value)
     name = getattr(value, "__name__", None)
     text = name if isinstance(name, str) else _ADDRESS.sub("", repr(value))
     return " ".join(text.split())

@@ -218,8 +218,8 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
     finite = np.where(np.isfinite(values), values, np.nan)
     has_value = np.array([value is not None for value in values_found], dtype=bool)
     configs = [flatten(trial.config) for trial in trials]
-    labels = dict.fromkeys(label for parameters in configs for label in parameters)
-    made = [parameter_axis(label, [c.get(label, _ABSENT) for c in configs], _ABSENT) for label in labels]
+    keys = dict.fromkeys(key for parameters in configs for key in parameters)
+    made = [parameter_axis(value_text(key), [c.get(key, _ABSENT) for c in configs], _ABSENT) for key in keys]
     axes = [axis for axis in made if axis is not None]
     with_value = [
         replace(axis, positions=axis.positions[has_value], codes=axis.codes[has_value]) for axis in axes
@@ -261,8 +261,8 @@ def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
     found: dict[str, None] = {}
     for trial in trials:
         for key, value in flatten(trial.last_result).items():
-            if key.partition("/")[0] not in AUTO_RESULT_KEYS and number(value) is not None:
-                found[key] = None
+            if str(key).partition("/")[0] not in AUTO_RESULT_KEYS and number(value) is not None:
+                found[str(key)] = None
     return list(found)
 
 

@@ -288,7 +288,7 @@ def result_table(trial: Trial, result: Mapping[str, Any], frame: BoxCharacters) 
     flat = {
         key: value
         for key, value in flatten(result).items()
-        if key not in HIDDEN and not key.startswith("config/") and value is not None
+        if key not in HIDDEN and not str(key).startswith("config/") and value is not None
     }
     first = [key for key in AUTO_RESULT_KEYS if key in flat]
     rows = [(key, detail(flat[key])) for key in (*first, *(key for key in flat if key not in first))]

@@ -62,8 +62,8 @@ def columns_for(
         for key, value in flat.items():
             if len(inferred) >= limit:
                 break
-            if key not in _NOT_INFERRED and not key.startswith("config/") and number(value) is not None:
-                inferred.setdefault(key, wrapped(key))
+            if key not in _NOT_INFERRED and str(key)[:7] != "config/" and number(value) is not None:
+                inferred.setdefault(key, wrapped(str(key)))
     return TrialColumns({key: wrapped(key) for key in parameters}, {**metrics, **inferred})
 
 

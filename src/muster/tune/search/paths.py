@@ -9,13 +9,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from muster.base.text import encodable
+from muster.trials.template import LONGEST_DIRNAME
+
 if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 Path = tuple[Any, ...]
 GROUP = "if "  # begins the key of a choice of parts, see `conditions`
 _OUTSIDE_TAG = re.compile(r"[^A-Za-z0-9_-]+")
-_OUTSIDE_DIRNAME = re.compile(r'[/()<>:"\\|?*]')
+_OUTSIDE_DIRNAME = re.compile(r'[/()<>:"\\|?*\x00-\x1f\x7f]')
 
 
 def is_tuple(node: Any) -> bool:  # noqa: ANN401
@@ -161,8 +164,9 @@ def trial_dirname(trial: Trial, date: str, max_len: int = 130) -> str:
     if trial.custom_dirname:
         name = trial.custom_dirname
     else:
-        name = f"{trial!s}_{trial.experiment_tag}"[:max_len] + f"_{date}"
-    name = _OUTSIDE_DIRNAME.sub("_", name)
+        name = encodable(f"{trial!s}_{trial.experiment_tag}"[:max_len])
+        name = f"{name.encode()[: LONGEST_DIRNAME - len(date) - 1].decode(errors='ignore')}_{date}"
+    name = _OUTSIDE_DIRNAME.sub("_", encodable(name))
     return name if name.strip(".") else name.replace(".", "_")  # `..` would be the directory above
 
 
