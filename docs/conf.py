@@ -96,6 +96,7 @@ SEARCH_WORDS = {
         "Find orphaned machines with `muster gc`": ("orphaned machines", "leaked machines"),
     },
     "docs/reference/commands": {"Exit codes": ("exit codes", "exit code 1", "exit code 2", "exit code 3")},
+    "docs/providers": {"*": ("NodeProvider", "custom provider", "own cloud")},
     "docs/ray-on-slurm": {"Jobs that wait": ("pending Slurm job",)},
     "docs/results": {
         "*": ("best config", "best result", "best model", "dataframe"),
