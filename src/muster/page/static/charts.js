@@ -243,7 +243,7 @@ export function ScatterPlot({ table, mask, xKey, yKey, setRanges, version, paret
     for (const passes of [0, 1]) // first those that do not pass
       for (let row = 0; row < table.rows; row++) {
         const x = places.x[row], y = places.y[row];
-        if (mask[row] === passes && x === x && y === y) layer.rect(x - size / 2, y - size / 2, size, size, !passes ? faint : field ? ink : dots[shade.of(row)] ?? faint);
+        if (mask[row] === passes && x === x && y === y) layer.rect(x - size / 2, y - size / 2, size, size, !passes || (field && !done[row]) ? faint : field ? ink : dots[shade.of(row)] ?? faint);
       }
     layer.draw(context);
     if (steps) drawSteps(context, table, mask, xs, ys, sx, sy, goals.y, width - RIGHT, colours);
