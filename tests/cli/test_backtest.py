@@ -51,7 +51,7 @@ def test_json_has_every_figure_with_its_spread(folder):
 @pytest.mark.slow
 def test_a_picture_is_written(folder, tmp_path):
     pytest.importorskip("matplotlib")
-    done = run(folder, "--starts", "1", "--jobs", "1", "--tick", "5", "--plot", tmp_path / "costs.png")
+    done = run(folder, "--starts", "1", "--jobs", "1", "--tick", "5", "-o", tmp_path / "costs.png")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
 

@@ -29,7 +29,13 @@ if __name__ == "__main__":
         verbosity=2,
     )
     names = searched.model_names()
+    rates = [
+        searched._trainer.load_model(name).params.get("learning_rate")
+        for name in names
+        if "NeuralNet" in name
+    ]
     print("RESULT NN_TORCH", names)
+    print("CONFIGURATION", sorted(rates))
     bagged = TabularPredictor(label="y", path=f"{folder}/bag").fit(
         data,
         hyperparameters={"GBM": {"num_boost_round": 5}},

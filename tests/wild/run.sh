@@ -1,31 +1,40 @@
 #!/bin/sh
 # Run libraries that call Ray Tune, each in an environment of its own, with Ray absent: tests/wild/run.sh [NAME...]
 # Needs uv and downloads; an environment is made once, below build/wild. Prints a line per library.
+# RAY=VERSION: the same script on that Ray instead, without muster; configurations.py prints what both sampled.
 # A torch without CUDA: UV_FIND_LINKS=FOLDER WILD_OVERRIDE=torch==VERSION+cpu, where FOLDER holds its wheel.
 cd "$(dirname "$0")/../.." || exit 1
 ROOT=$PWD
 mkdir -p build/wild
-printf "%s\n" "ray; python_version < '3'" $WILD_OVERRIDE > build/wild/override.txt
+absent="ray; python_version < '3'"
+printf "%s\n" "${RAY:+ray[tune,train]==$RAY}" $WILD_OVERRIDE > build/wild/override.txt
+[ -n "$RAY" ] || echo "$absent" >> build/wild/override.txt
 failed=0
 
 run() {
   name=$1 script=$2
   shift 2
   [ -z "$NAMES" ] || echo " $NAMES " | grep -q " $name " || return 0
-  env=build/wild/$name
+  env=build/wild/$name${RAY:+-ray-$RAY}
   if [ ! -e "$env/.installed" ]; then
     uv venv -q --clear --python "${PYTHON:-3.11}" "$env" &&
-      uv pip install -q --python "$env/bin/python" --override build/wild/override.txt "$@" &&
+      uv pip install -q --python "$env/bin/python" --override build/wild/override.txt "$@" ${RAY:+"ray[tune,train]==$RAY"} &&
       touch "$env/.installed" || { echo "$name: could not be installed"; failed=1; return 0; }
   fi
-  uv pip install -q --python "$env/bin/python" "$ROOT"
+  path=$ROOT/tests/wild/seeded
+  if [ -n "$RAY" ]; then
+    path=$path:$ROOT/tests/wild/on_ray
+  else
+    uv pip install -q --python "$env/bin/python" "$ROOT"
+  fi
   folder=$(mktemp -d)
-  if (cd "$folder" && timeout 900 "$ROOT/$env/bin/python" "$ROOT/tests/wild/$script" "$folder") > "$env.log" 2>&1; then
+  if (cd "$folder" && HOME=$folder PYTHONPATH=$path timeout 900 "$ROOT/$env/bin/python" "$ROOT/tests/wild/$script" "$folder") > "$env.log" 2>&1; then
     echo "$name: passed; $(grep RESULT "$env.log" | tail -1)"
   else
     echo "$name: FAILED; see $env.log"
     failed=1
   fi
+  "$env/bin/python" tests/wild/configurations.py "$folder" >> "$env.log"
   rm -rf "$folder"
 }
 

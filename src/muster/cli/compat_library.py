@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.metadata
 import warnings
 from collections.abc import Iterator
@@ -28,16 +29,12 @@ def show_library(name: str) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)
         lacking = {dotted: where for dotted, where in uses.items() if not has_name(dotted)}
     lines = [f"{where}: {dotted}: muster does not have it" for dotted, where in lacking.items()]
-    summary = f"{name}{_version(name)}: {len(uses)} names of Ray, {len(lacking)} missing"
+    version = ""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = f" {importlib.metadata.version(name)}"
+    summary = f"{name}{version}: {len(uses)} names of Ray, {len(lacking)} missing"
     emit("\n".join([*lines, summary]).encode())
     return 1 if lacking else 0
-
-
-def _version(name: str) -> str:
-    try:
-        return f" {importlib.metadata.version(name)}"
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def names_in(path: Path) -> Iterator[tuple[int, str]]:
@@ -71,7 +68,5 @@ def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
     if not isinstance(node, ast.Name) or node.id not in bound:
         return ""
     base = bound[node.id]
-    is_module = (
-        base == "ray" or base.rpartition(".")[2][:1].islower()
-    )  # attributes of classes are not followed
+    is_module = base == "ray" or base.rpartition(".")[2][:1].islower()  # not a class
     return ".".join([base, *reversed(parts)]) if is_module else ""

@@ -25,16 +25,12 @@ def todays_module(module: str) -> str:
     return module if not home or home == "muster.tune.older" else home
 
 
-def _can_be_dict(call: ast.Call) -> bool:
-    names = [each.arg for each in call.keywords]
-    return bool(names) and not call.args and not {"checkpoint", "metrics"} & set(names)
-
-
 def call_edits(
     call: ast.Call, name: str, range_of: Callable[[ast.expr], Range], start_of: Callable[[ast.keyword], int]
 ) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, text) that turn `report(a=1)` into `report({"a": 1})`, and rename arguments."""
-    if name == "report" and _can_be_dict(call):
+    names = {each.arg for each in call.keywords}
+    if name == "report" and names and not call.args and not names & {"checkpoint", "metrics"}:
         yield (start_of(call.keywords[0]), start_of(call.keywords[0]), "{")
         yield (range_of(call)[1] - 1, range_of(call)[1] - 1, "}")
         for each in call.keywords:

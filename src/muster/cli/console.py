@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
@@ -117,13 +117,7 @@ def confirm(question: str, *, default: bool = True, err: bool = False) -> None:
     raise click.Abort
 
 
-class _Output(click.Option):  # `-o`, and `--plot`, an older name that no help shows
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401
-        super().add_to_parser(parser, ctx)
-        parser.add_option(self, ["--plot"], dest=self.name)
-
-
-output_option = partial(click.option, "-o", "--output", type=click.Path(path_type=Path), cls=_Output)
+output_option = partial(click.option, "-o", "--output", type=click.Path(path_type=Path))
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -34,6 +34,7 @@ from muster.cluster.snapshot import BootMark, ProviderTraits, Quarantined, Snaps
 from muster.cluster.validate import is_sound_machine, listed, usable_notices, usable_report
 
 T = TypeVar("T")
+MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ
 _RUNTIME = "runtime"  # the source of notes about the runtime's report
 Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure | ResizeFailure
 C = TypeVar("C", bound=CloudInstance | NodeReport | Notice | TerminateFailure | ResizeFailure)
@@ -341,9 +342,6 @@ class Observer:
 def _subjects(ledger: Ledger, kind: type[Launch | Terminate]) -> frozenset[InstanceId]:
     """Return the records that have an effect of this kind in the outbox."""
     return frozenset(name for act in ledger.outbox if isinstance(act, kind) for name in act.instance_ids)
-
-
-MOST_SKEW_S = 30.0  # by which the clocks of tuner and head may differ
 
 
 def _has_new_head(report: RuntimeReport, ledger: Ledger) -> bool:

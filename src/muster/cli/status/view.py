@@ -37,13 +37,15 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) 
     words = {"constraint": "  request_resources"}
     names = [f"  gang {row.short_id}" if row.kind == "gang" else words.get(row.kind, "") for row in shown]
     # The widths of shape and reason; a narrow page has the reason below the shape.
-    longest = max(len(_shape(row)) + len(name) for row, name in zip(shown, names, strict=True))
+    longest = max(
+        len(row.shape or row.subject_id) + len(name) for row, name in zip(shown, names, strict=True)
+    )
     reason = max(len(row.reason.value) for row in shown)
     room = frame.width - reason - _AROUND
     widths = min(longest, room if room >= _LEAST_SHAPE else frame.width - _COUNT_INDENT), reason
     beside = sum(widths) + _AROUND + max(len(row.detail) for row in shown) <= frame.width
     for row, name in zip(shown, names, strict=True):
-        first, *more = _asks_for(_shape(row), name, widths[0], frame)
+        first, *more = _asks_for(row.shape or row.subject_id, name, widths[0], frame)
         style = WAITING if row.reason in SERVED else BAD
         since = f"  {short_duration(row.for_s):>{_SPAN - 1}}"
         verdict = Text.assemble((f"{row.reason.value:<{widths[1]}}", style), (since, QUIET))
@@ -57,10 +59,6 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) 
         if not beside:
             yield from _sentence(row.detail, frame)
     yield from more_line(len(rows) - len(shown))
-
-
-def _shape(row: PendingRow) -> str:
-    return row.shape or row.subject_id
 
 
 def _asks_for(shape: str, name: str, width: int, frame: PageSize) -> list[Text]:

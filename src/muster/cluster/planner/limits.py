@@ -245,10 +245,9 @@ def remove_idle(
     left = {name: times[gone[name] :] for name, times in since.items()}
     removals = []
     for node in chosen:
-        what = "idle" if node.runs else "on its way and unneeded"
-        # The timeout in the file may be longer: without this, operators look for a mistake in it.
+        what = f"{'idle' if node.runs else 'on its way and unneeded'} for {node.idle_s:g} s"
         why = ", and no experiment will need it" if node.runs and request.most_idle_s is not None else ""
-        removals.append(removal(node, StopCause.IDLE, f"{what} for {node.idle_s:g} s{why}", node.idle_s))
+        removals.append(removal(node, StopCause.IDLE, what + why, node.idle_s))
     return tuple(removals), {name: times for name, times in left.items() if times}
 
 

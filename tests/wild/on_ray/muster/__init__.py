@@ -1,0 +1,1 @@
+"""A stand-in for muster: the same script then runs on the real Ray."""

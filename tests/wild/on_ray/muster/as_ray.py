@@ -1,0 +1,1 @@
+"""Do nothing: `import ray` finds the real one."""
