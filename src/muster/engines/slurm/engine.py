@@ -28,7 +28,7 @@ from muster.engines.slurm.pilot_jobs import UNLISTED, JobsView, PilotJobs, Pilot
 from muster.engines.slurm.pilot_pool import PilotHandle, PilotPool, PilotWorker
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun
-from muster.engines.worker.handshake import mismatch
+from muster.engines.worker.handshake import Hello, mismatch
 from muster.engines.worker.protocol import write_order
 from muster.errors import EngineError
 from muster.host import machine
@@ -287,8 +287,7 @@ class SlurmEngine(ProcessEngine):
 
     # What becomes of pilots and processes (called by PilotPool)
 
-    def on_pilot(self, pilot: PilotHandle, hello: Mapping[str, Any]) -> None:
-        """Check a pilot that has connected, and give it work."""
+    def on_pilot(self, pilot: PilotHandle, hello: Hello) -> None:
         self._connected.add(pilot.job_id)
         self._left.discard(pilot.job_id)
         self._early_ends.clear()
@@ -313,7 +312,6 @@ class SlurmEngine(ProcessEngine):
         self.wake_at(self._clock.monotonic())
 
     def on_worker(self, worker: PilotWorker, run: TrialRun | None) -> None:
-        """Handle a process that has connected, with the trial that waits for it."""
         if run is not None:
             self._assign(run, worker)
         elif worker.pilot.takes_trials:
@@ -322,7 +320,6 @@ class SlurmEngine(ProcessEngine):
             self._pool.retire(worker)
 
     def on_worker_gone(self, worker: PilotWorker, failure: TrialFailure | None) -> None:
-        """Handle the end of a process; no failure: its pilot has gone."""
         run = worker.run
         if failure is None or (worker.pilot.info is not None and failure.kind in _TAKEN):
             failure = self._preempted(worker.pilot)
@@ -332,7 +329,6 @@ class SlurmEngine(ProcessEngine):
         self._start_waiting()
 
     def on_pilot_gone(self, pilot: PilotHandle, coming: Sequence[TrialRun]) -> None:
-        """Handle a pilot whose connection is closed; its processes follow."""
         for run in coming:
             if run.command.trial_id in self._trials:
                 self._finish(run, failure=self._preempted(pilot))

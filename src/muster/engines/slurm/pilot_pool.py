@@ -7,7 +7,7 @@ import itertools
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack, unpack
@@ -19,9 +19,7 @@ from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.engines.worker.handshake import Hello
 from muster.session.session import PreemptionInfo
-
-if TYPE_CHECKING:
-    from muster.engines.slurm.engine import SlurmEngine
+from muster.trials.events import TrialFailure
 
 _QUIT = frame(FrameKind.QUIT)
 _LAST_FRAMES_S = 5.0  # how long the last frames of an ended process may take to arrive
@@ -76,10 +74,35 @@ class PilotWorker(WorkerHandle):
         self.connection.close()
 
 
+class PilotListener(Protocol):
+    """Called with what becomes of pilots and their processes."""
+
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
+        """Handle one frame of a trial's process."""
+
+    def on_pilot(self, pilot: PilotHandle, hello: Hello) -> None:
+        """Handle a pilot that has connected."""
+
+    def on_pilot_gone(self, pilot: PilotHandle, coming: Sequence[TrialRun]) -> None:
+        """Handle a pilot whose connection is closed; its processes follow."""
+
+    def on_signal(self, pilot: PilotHandle, number: int) -> None:
+        """Handle a signal that Slurm has sent to a pilot."""
+
+    def on_worker(self, worker: PilotWorker, run: TrialRun | None) -> None:
+        """Handle a process that has connected, with the trial that waits for it."""
+
+    def on_worker_gone(self, worker: PilotWorker, failure: TrialFailure | None) -> None:
+        """Handle the end of a process; no failure: its pilot has gone."""
+
+    def wake_at(self, when: float) -> None:
+        """Have `check_deadlines` called at this time, if not earlier."""
+
+
 class PilotPool(ConnectionPool[PilotWorker]):
     """Holds every pilot that is connected, and every process in them."""
 
-    def __init__(self, *, clock: Clock, timeouts: EngineTimeouts, owner: SlurmEngine, key: bytes) -> None:
+    def __init__(self, *, clock: Clock, timeouts: EngineTimeouts, owner: PilotListener, key: bytes) -> None:
         super().__init__(clock, timeouts, key)
         self._owner = owner
         self.pilots: dict[str, PilotHandle] = {}  # by job
