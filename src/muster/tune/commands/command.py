@@ -61,8 +61,9 @@ class Command:
 
     def __call__(self, config: dict[str, Any]) -> None:
         """Run the command in the process of a trial."""
+        from muster.engines.worker.session import TrialSession
         from muster.session.session import current
-        from muster.tune.commands.runner import CommandRun, TrialSession
+        from muster.tune.commands.runner import CommandRun
 
         session = current()
         if not isinstance(session, TrialSession):

@@ -65,7 +65,8 @@ class LineFile:
         self._kind, self._pattern = kind, pattern
         self._old = {path: GrowingFile(path, skips=True) for path in glob.glob(pattern, recursive=True)}
         self._file: GrowingFile | None = None
-        self._rest, self._header = b"", None
+        self._rest = b""
+        self._header: list[str] | None = None
 
     def read(self, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
         matches = glob.glob(self._pattern, recursive=True)
