@@ -15,6 +15,7 @@ FOUND = (
     *(7300129, 7300446),  # a machine taken for an answer by its type vanished: the true answer came later
     7200354,  # a machine that one list showed twice answered the request of another, which came later
     8201112,  # a node with a cloned id was taken for an answer: the true one came later, above the maximum
+    450000459,  # after a jump of the clock, a corrected price was charged for time that had not passed
 )
 SEEDS = (*range(length(15, 30)), *FOUND)
 

@@ -147,15 +147,13 @@ class Draft:
         self.planned = Planned()
         self.boot_s = boot_time(snapshot.memory.boot_s, self.spec)
         self._budget: BudgetState | None = None  # None: not worked out
-        self.uncharged = snapshot.memory.uncharged
-        if snapshot.unseen_s:
-            self.uncharged += uncharged(snapshot.instances.values(), snapshot.now, snapshot.unseen_s)
+        self.uncharged, unseen_s = snapshot.memory.uncharged, snapshot.unseen_s
+        self.uncharged += unseen_s and uncharged(self.instances.values(), self.now, unseen_s)
         self._risks: Mapping[str, float] | None = None
         self.decided = decided_before(snapshot)
         if self.spec is not snapshot.spec:
             self.quarantine("offers", _OFFERS_UNUSED)
-        self._fresh = 0
-        self.unusable = 0  # listed machines of ours that have no type
+        self._fresh = self.unusable = 0  # unusable: listed machines of ours that have no type
         self._unplaced: Mapping[str, UnplacedNode] | None = None  # None: not worked out
         self._grace_s = self.spec.timeouts.listing_grace_s
         self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
@@ -201,8 +199,7 @@ class Draft:
         One that is to go, and is not terminated because its node runs or may run unseen, is still there.
         """
         running = InstanceState.RAY_RUNNING
-        staying = self.in_state(*STAYING)
-        kept = (i for i in staying if not i.cancelled or i.state is running)
+        kept = (i for i in self.in_state(*STAYING) if not i.cancelled or i.state is running)
         ours = (i for i in kept if i.launch_request_id or not i.provisional)
         stopping = self.in_state(InstanceState.RAY_STOP_REQUESTED)
         idle = (i for i in stopping if i.stop_cause in (None, StopCause.IDLE))
@@ -267,8 +264,7 @@ class Draft:
         if not nodes or (since is not None and self.now - since > MISSED_S):
             return False
         ended = lacking.get(instance.instance_id)
-        stopped_at = max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
-        noticed_at = ended[0] if ended else stopped_at
+        noticed_at = ended[0] if ended else max(instance.entered(InstanceState.RAY_STOPPED), default=self.now)
         lost_at = float("-inf") if self._is_elsewhere(instance) else noticed_at
         return any(
             may_be_on(node, instance, cloud)
@@ -460,6 +456,10 @@ class Draft:
     def _put(self, instance: Instance, previous: InstanceState | None) -> Instance:
         records = self._owned()
         self._listed.clear()
+        old = records.get(instance.instance_id) if (unseen_s := self.snapshot.unseen_s) else None
+        if old is not None:  # another price holds for that time, too
+            new = replace(old, offer=instance.offer, price_per_hour=instance.price_per_hour)
+            self.uncharged += uncharged([new], self.now, unseen_s) - uncharged([old], self.now, unseen_s)
         if previous is not None and previous is not instance.state:
             self._by_state[previous].pop(instance.instance_id, None)
         self._by_state[instance.state][instance.instance_id] = None
