@@ -14,7 +14,7 @@ class InstanceState(Enum):
     """Where a machine is in its life; values are Ray's protocol numbers."""
 
     UNKNOWN = 0  # placeholder, never stored
-    QUEUED = 1  # wanted; nothing asked from the provider yet
+    QUEUED = 1  # wanted; nothing requested from the provider yet
     REQUESTED = 2  # a launch was handed to the provider; cloud id unknown
     ALLOCATED = 3  # a cloud instance is bound; its node has not been seen
     RAY_INSTALLING = 4  # the installer is setting the machine up

@@ -111,7 +111,8 @@ def _time_lines(experiment: ExperimentView) -> Iterator[str]:
     if found["wall_s"] is None:
         return
     yield f"{moment(found['from'])} to {moment(found['to'])}: {duration(found['wall_s'])}"
-    yield f"trials trained for {duration(found['trials_s'])} in sum, {found['at_a_time'] or 0:.2g} at a time"
+    total, at_a_time = duration(found["trials_s"]), found["at_a_time"] or 0
+    yield f"trials trained for {total} in total, {at_a_time:.2g} at a time"
     if found["longest_s"]:
         yield f"longest: {found['longest_trial']}, {duration(found['longest_s'])}"
     if found["mean_wait_s"] is not None:

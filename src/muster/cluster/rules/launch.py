@@ -163,10 +163,10 @@ def _request(draft: Draft, chosen: list[Purchase]) -> None:
         # Price and hash are those of the config this very launch is made with.
         terms = draft.terms_of(instance.node_type, offer)
         if offer is None:
-            asked = "asked from the provider"
+            asked = "requested from the provider"
         else:
             price = "" if offer.price_per_hour is None else f" at ${offer.price_per_hour:g} per hour"
-            asked = f"asked from the provider: {offer.name}{price}"
+            asked = f"requested from the provider: {offer.name}{price}"
         asked_at = draft.now if instance.requested_at is None else instance.requested_at
         request = {"launch_request_id": base, "requested_at": asked_at}
         moved = draft.move(instance, _S.REQUESTED, asked, **request, **terms)

@@ -174,7 +174,7 @@ def _bind(
     moved = draft.move(
         instance,
         _S.ALLOCATED,
-        "the machine arrived",
+        "the provider lists the machine",
         cloud_id=machine.cloud_id,
         kind=machine.kind,
         requested_at=instance.requested_at if machine.request_id else None,

@@ -43,7 +43,7 @@ class ResourcePool:
         units, gpus = units_of(request), _gpus_of(request)
         short = [name for name, amount in units.items() if amount > self.capacity.units(name)]
         if not short and gpus and _place(gpus, dict.fromkeys(self._gpu_free, SCALE)) is None:
-            short = [GPU]  # enough in sum, but fractions do not cut across GPUs
+            short = [GPU]  # enough in total, but fractions do not cut across GPUs
         if not short:
             return None
         wanted = ", ".join(f"{name}: {units[name] / SCALE:g}" for name in short)
