@@ -28,7 +28,7 @@ run() {
     uv pip install -q --python "$env/bin/python" "$ROOT"
   fi
   folder=$(mktemp -d)
-  if (cd "$folder" && HOME=$folder PYTHONPATH=$path timeout 900 "$ROOT/$env/bin/python" "$ROOT/tests/wild/$script" "$folder") > "$env.log" 2>&1; then
+  if (cd "$folder" && HOME=$folder PYTHONPATH=$path timeout "${WILD_S:-900}" "$ROOT/$env/bin/python" "$ROOT/tests/wild/$script" "$folder") > "$env.log" 2>&1; then
     echo "$name: passed; $(grep RESULT "$env.log" | tail -1)"
   else
     echo "$name: FAILED; see $env.log"
