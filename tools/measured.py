@@ -93,14 +93,14 @@ def table(record: dict[str, Any]) -> str:
     """Return the text of the README: the table, and when, where and how it was measured."""
     runs = record["runs"]
     lines = [line(row, runs[row.bench]["figures"]) for row in ROWS if row.bench in runs]
-    how = ", ".join(f"`{run['command']}` ({run['date']})" for run in runs.values())
+    how = " and ".join(f"`{run['command']}` on {run['date']}" for run in runs.values())
     return "\n".join(
         [
             "| | muster | Ray 2.60 or Optuna 5 | factor |",
             "|---|---|---|---|",
             *lines,
             "",
-            f"{how}, on {record['machine']}. {record['note']}",
+            f"We ran {how}, with {record['machine']}. {record['note']}",
             "[The benchmarks](bench/README.md) explain each line and how we measure it.",
             "",
         ]
@@ -128,7 +128,7 @@ def recorded(logs: list[Path], note: str) -> dict[str, Any]:
     names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     system = f"{platform.system()}, Python {platform.python_version()}"
-    machine = f"{len(names)} cores of an {names[0]}, {memory:.0f} GB, {system}"
+    machine = f"{len(names)} cores of an {names[0]} machine with {memory:.0f} GB of memory, {system}"
     return {"machine": machine, "note": note, "runs": runs}
 
 
