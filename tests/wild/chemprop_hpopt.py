@@ -32,7 +32,7 @@ if __name__ == "__main__":
     ]
     words += [
         "--raytune-num-cpus",
-        "2",
+        "4",  # on Ray, a trial and its worker take one each
         "--search-parameter-keywords",
         "depth",
         "--raytune-search-algorithm",

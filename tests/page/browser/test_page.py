@@ -148,6 +148,10 @@ def test_money_is_on_the_page(tmp_path: Path, serve, open_tab):
         part(tab, "spend").focus()
         tab.keyboard.press("ArrowLeft")
         says(tab, "tip", r"\$.* per hour")
+        better = report_fact(3, 2, began)
+        store.append([replace(better, result={**better.result, "loss": 0.125, "cost_usd": 0.5})])
+        says(tab, "figures", r"0\.125")
+        says(tab, "tip", r"\$.* per hour")  # the other charts that are drawn again hide only their own
         says(tab, "budget", re.escape(BUDGET))
         says(tab, "forecasts", r"live.*4.*3.*30 × 2 CPU.*and more.*\$7\.50")
         says(tab, "cluster-band", rf"{machine_id(7)} \$0\.0")

@@ -105,7 +105,7 @@ function curvePlot(box, found, table, openTrial, height = 300) {
   plot.over.addEventListener("click", (event) => { const at = near(event); if (at >= 0) openTrial(lines[at]); });
   const again = () => plot.setSize({ width: box.clientWidth, height });
   window.addEventListener("resize", again);
-  return () => { window.removeEventListener("resize", again); showTip(null, null); plot.destroy(); };
+  return () => { window.removeEventListener("resize", again); showTip({ currentTarget: plot.over }, null); plot.destroy(); };
 }
 
 /** The curve of one trial, for its drawer. */

@@ -65,7 +65,7 @@ export function CompareExperiments({ source, view, change }) {
     plot.over.addEventListener("mouseleave", (event) => showTip(event, null));
     const again = () => plot.setSize({ width: box.current.clientWidth, height: 300 });
     window.addEventListener("resize", again);
-    return () => { window.removeEventListener("resize", again); showTip(null, null); plot.destroy(); };
+    return () => { window.removeEventListener("resize", again); showTip({ currentTarget: plot.over }, null); plot.destroy(); };
   }, [tables, byTime]);
   const best = tables.map((table) => bestRow(table, `metric/${table.summary.metric}`, table.summary.modes[0] || table.summary.mode));
   const spans = tables.map((table) => { let from = Infinity, until = -Infinity; for (const name of ["created", "reported", "ended"]) for (const at of table.trial(name).values.subarray(0, table.rows)) { if (at < from) from = at; if (at > until) until = at; } return until - from; });

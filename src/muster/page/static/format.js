@@ -168,11 +168,11 @@ export function cellText(column, row) {
   return column.name === "time_total_s" ? shortDuration(column.at(row)) : shortNumber(column.at(row));
 }
 
-let tip = null;
-/** Shows lines of text beside the pointer; nothing hides them. Text only: names of users must not become markup. */
+let tip = null, tipOwner = null;
+/** Show lines of text next to the pointer, or hide those of the same element. Text only: names of users must not become markup. */
 export function showTip(event, lines) {
   if (!lines || !lines.length) {
-    if (tip) tip.hidden = true;
+    if (tip && tipOwner === event.currentTarget) tip.hidden = true; // a chart that is drawn again hides no other chart's
     return;
   }
   if (!tip) {
@@ -180,7 +180,7 @@ export function showTip(event, lines) {
     tip.className = "tip"; tip.dataset.test = "tip";
     tip.setAttribute("aria-hidden", "true"); // for a pointer only: the table has the same for readers
   }
-  tip.hidden = false;
+  tip.hidden = false; tipOwner = event.currentTarget;
   tip.textContent = lines.join("\n");
   const box = tip.getBoundingClientRect(), x = event.clientX + 14, y = event.clientY + 14;
   tip.style.left = `${Math.max(4, x + box.width > innerWidth - 8 ? event.clientX - box.width - 10 : x)}px`;

@@ -55,7 +55,7 @@ function TimeCanvas({ paint, span, chosen, setTime, height, label, name, deps, p
     if (!by) return;
     event.preventDefault();
     const share = held.current.share = Math.max(0, Math.min(1, (held.current.share ?? 0.5) + by));
-    move({ clientX: box.left + LEFT + share * (held.current.width - LEFT - RIGHT), clientY: box.top + height / 2 });
+    move({ currentTarget: canvas.current, clientX: box.left + LEFT + share * (held.current.width - LEFT - RIGHT), clientY: box.top + height / 2 });
   };
   const up = (event) => {
     const drag = held.current.drag;
