@@ -18,6 +18,7 @@ from muster.cli.main import cli
 from muster.cluster.states import InstanceState as S
 from muster.providers.background_calls import InstanceLister
 from muster.providers.kind import load_config
+from muster.providers.machines import ClusterMachines
 
 WORKER = {"ray-node-type": "worker", "ray-user-node-type": "cpu", "ray-launch-request": "r-9"}
 
@@ -80,6 +81,14 @@ def test_machines_without_a_head_are_listed_with_their_price_and_ended_when_aske
     assert ("$1" in refused.stdout, " rack-1, rack-2? [Y/n]" in refused.stdout) == (True, True)
     ended = gc(str(site.file), "--end", answer="y\n")
     assert (ended.exit_code, site.machines()) == (0, [])
+
+
+@pytest.mark.slow
+def test_a_host_that_did_not_answer_is_named_after_the_others_ended(site, monkeypatch):
+    leave_behind(site, 1)
+    monkeypatch.setattr(ClusterMachines, "silent_hosts", lambda self: {"127.0.0.9": "timed out"})
+    ended = gc(str(site.file), "--end", "-y")
+    assert (ended.exit_code, site.machines(), "127.0.0.9" in ended.stderr) == (3, [], True)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Run fixed seeds, 100 more every time, and the same seed twice with the same result."""
+"""Run fixed seeds, 60 more every time, and the same seed twice with the same result."""
 
 from __future__ import annotations
 

@@ -77,12 +77,12 @@ def gc(
             confirm(f"{_price(found)}. Terminate {names}?")
         ender = MachineEnder(provider, home, SystemClock(), RandomIds(), is_forced=force)
         ended = ender.run(found.machines, remark)
-        remaining = {**ended.left, **provider.settle(is_last=found.head.state is not HeadState.RUNS)}
+        settled = provider.settle(is_last=found.head.state is not HeadState.RUNS)
+        remaining = {**ended.left, **settled, **found.silent}
     if remaining:
         left = "; ".join(f"{machine} ({why})" for machine, why in remaining.items())
-        complain(
-            f"{found.cluster_name}: terminated {counted(len(ended.ended), 'machine')}; remaining: {left}"
-        )
+        done = f"terminated {counted(len(ended.ended), 'machine')}"
+        complain(f"{found.cluster_name}: {done}; remaining: {left}")
         ctx.exit(NOT_ENDED)
     remark(f"terminated {counted(len(found.machines), 'machine')}")
 
