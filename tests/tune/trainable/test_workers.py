@@ -141,7 +141,7 @@ def test_a_stop_ends_all_ranks(tmp_path):
 @pytest.mark.slow
 def test_ranks_that_do_not_report_end_after_the_grace_of_a_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("TUNE_FORCE_TRIAL_CLEANUP_S", "0.5")
-    settings = tune.TuneConfig(time_budget_s=1.0)
+    settings = tune.TuneConfig(time_budget_s=4.0)  # the first report, on a busy machine too
     began = time.monotonic()
     (result,) = fit(tmp_path, {0: ("sleeps", 2), 1: ("ignores", 2)}, tune_config=settings)
     assert (result.error, result.metrics["step"]) == (None, 1)
