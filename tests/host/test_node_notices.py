@@ -171,7 +171,8 @@ def test_two_readings_of_one_time_are_the_same_notice():
 def told(tmp_path, monkeypatch):
     """A stand-in for Ray's Python, which writes down what the head is told."""
     (tmp_path / "ray").write_text("")
-    (tmp_path / "python3").write_text(f'#!/bin/sh\n{{ echo "$3 $4"; cat; echo; }} >> {tmp_path}/told\n')
+    noted = f'{{ echo "$3 $4"; cat; echo; }} > "$0.$$" && cat "$0.$$" >> {tmp_path}/told'  # in one write
+    (tmp_path / "python3").write_text(f"#!/bin/sh\n{noted}\n")
     for name in ("ray", "python3"):
         (tmp_path / name).chmod(0o755)
 
