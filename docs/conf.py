@@ -66,7 +66,7 @@ SEARCH_WORDS = {
     "docs/checkpoints": {
         "*": ("resume", "checkpoint", "old checkpoints", "retry", "crash", "kill"),
         "Resume an experiment": ("continue after a crash",),
-        "What survives": ("S3", "remote storage", "storage_path"),
+        "What survives a crash": ("S3", "remote storage", "storage_path"),
         "Preemption": ("preemption", "preempted", "SIGTERM"),
     },
     "docs/cluster-yaml": {
@@ -115,7 +115,7 @@ SEARCH_WORDS = {
         "Conditional spaces": ("conditional search space",),
     },
     "docs/searchers": {
-        "Earlier results": ("add trials", "warm start"),
+        "Reuse earlier results": ("add trials", "warm start"),
         "*": ("optuna", "bayesian optimization", "hyperopt", "multi objective", "several objectives"),
         "Repeat a search": ("seed", "reproducible", "random seed"),
     },
